@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,7 +48,7 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     from rich.table import Table
     from rich.text import Text  # a plain string would be read as markup
 
-    table = Table(title=title or None, title_justify="left")
+    table = Table()
     for name, dtype in frame.schema.items():
         table.add_column(Text(printable(name)), justify="right" if dtype.is_numeric() else "left", overflow="fold")
     for row in with_written_times(frame).iter_rows():
@@ -57,6 +57,8 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=Console(width=MAX_WIDTH).measure(table).maximum)
+    if title:  # above the table instead of as its title, which rich would wrap at the width of the table
+        console.print(Text(printable(title), style="italic"), soft_wrap=True)
     console.print(table)
 
 
@@ -241,8 +243,8 @@ def tracked(
 
 
 @contextmanager
-def ongoing(title: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Print that work goes on, a spinner or a bar on a terminal, elsewhere an occasional line.
+def ongoing(title: str, total: int | None = None, file: TextIO | None = None) -> Iterator[Callable[[], None]]:
+    """Print that work goes on, a spinner or a bar on a terminal, elsewhere an occasional line in `file` (or stdout).
 
     With the number of its parts, it has the time left, from the parts of which the caller said that they are done.
     """
@@ -257,7 +259,8 @@ def ongoing(title: str, total: int | None = None) -> Iterator[Callable[[], None]
     times = [time.monotonic()]
     ended = threading.Event()
     # In the caller's context, where Prefect takes what is printed for the log of the run.
-    thread = threading.Thread(target=copy_context().run, args=(_print_lines, title, total, times, ended), daemon=True)
+    printing = (_print_lines, title, total, times, ended, file)
+    thread = threading.Thread(target=copy_context().run, args=printing, daemon=True)
     thread.start()
     try:
         yield lambda: times.append(time.monotonic())
@@ -337,10 +340,12 @@ def _spinner_or_bar(title: str, total: int | None) -> Iterator[Callable[[], None
         yield lambda: progress.advance(task)
 
 
-def _print_lines(title: str, total: int | None, times: list[float], ended: threading.Event) -> None:
+def _print_lines(
+    title: str, total: int | None, times: list[float], ended: threading.Event, file: TextIO | None
+) -> None:
     """Print a line now and then until the end; `times` has the start, and the end of each part so far."""
     while not ended.wait(SECONDS_BETWEEN_LINES):
-        print(f"{title}: {_so_far(total, list(times), time.monotonic())}", flush=True)
+        print(f"{title}: {_so_far(total, list(times), time.monotonic())}", file=file, flush=True)
 
 
 def _so_far(total: int | None, times: list[float], now: float) -> str:

@@ -100,9 +100,11 @@ def fit_events(log: Log, *, horizons: Sequence[str] | str = (), seed: int = 0) -
         seed: seed of training and of negative sampling.
 
     Raises:
-        ValueError: too few events or times, or a horizon that does not fit the log.
+        ValueError: `log` is no log, too few events or times, or a horizon that does not fit the log.
     """
     check_process()
+    if not isinstance(log, Log):
+        raise ValueError(f"expected a Log, as read_log gives; found {type(log).__name__}")
     seed = whole("seed", seed, least=0)
     events, plan = _named(log.events), log.plan
     lengths = {horizon: horizon_length(horizon, plan.time_unit) for horizon in texts("horizons", horizons)}

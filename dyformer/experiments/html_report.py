@@ -142,6 +142,11 @@ def _calibration(rows: pl.DataFrame | None) -> Iterator[tuple[str, Figure]]:
         yield "Probabilities against the links that came", reliability_diagram(rows)
 
 
+def _with_code(sentence: str) -> str:
+    """Escape a sentence and set what stands between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(sentence))
+
+
 def _verdict(verdict: Verdict | None) -> Iterator[str]:
     """Give the verdict: its first sentence large, the numbers as tiles, then the other sentences."""
     if verdict is None:
@@ -150,7 +155,7 @@ def _verdict(verdict: Verdict | None) -> Iterator[str]:
     yield f'<p class="first">{escape(first)}</p>'
     tiles = (f"<div><b>{escape(text)}</b> {escape(name)}</div>" for name, text in verdict.numbers.items())
     yield f'<div class="tiles">{"".join(tiles)}</div>'
-    yield from (f"<p>{escape(sentence)}</p>" for sentence in others)
+    yield from (f"<p>{_with_code(sentence)}</p>" for sentence in others)
 
 
 def _folded(title: str, parts: Iterable[str]) -> Iterator[str]:

@@ -86,8 +86,9 @@ def form_from(record: Mapping[str, Any]) -> Form:
 def form_differences(new: Form, stored: Sequence[Form], stated: Collection[str] = ()) -> list[str]:
     """List the differences of a form from the stored one that is nearest to it; none without a stored form.
 
-    A property that is in `stated`, because the user named it in this call, is no difference. Other columns that are not
-    read, another order of named columns, and a missing header above the same columns are none either.
+    A property that is in `stated`, because the user named it in this call, is no difference, except another column of a
+    file that has the earlier one too. Other columns that are not read, another order of named columns, and a missing
+    header above the same columns are none either.
     """
     differences = [_form_differences(new, other, stated) for other in stored]
     return min(differences, key=len, default=[])
@@ -100,10 +101,14 @@ def _form_differences(new: Form, stored: Form, stated: Collection[str]) -> list[
     if new.separator != stored.separator and "separator" not in stated:
         was, now = (SEPARATOR_NAMES.get(str(form.separator), str(form.separator)) for form in (stored, new))
         differences.append(f"its separator is the {now}, so far the {was}")
-    roles = [
-        role for role in ENDS if role not in stated and _column_of(new, stored, role) != _column_of(stored, new, role)
+    roles = [role for role in ENDS if _column_of(new, stored, role) != _column_of(stored, new, role)]
+    has_both = {role for role in roles if role in stated and _has_column_of(new, stored, role)}
+    differences += [
+        f"its {role} is {_written(new, role)}, so far {_written(stored, role)}"
+        f"{', which it has too' if role in has_both else ''}"
+        for role in roles
+        if role not in stated or role in has_both
     ]
-    differences += [f"its {role} is {_written(new, role)}, so far {_written(stored, role)}" for role in roles]
     if not new.names and not stored.names and new.num_fields != stored.num_fields:
         differences.append(f"its rows have {new.num_fields} columns, so far {stored.num_fields}")
     return differences + _otherwise_named(new, stored, stated)
@@ -136,6 +141,12 @@ def _column_of(form: Form, other: Form, role: str) -> str | int:
     if isinstance(column, str) and len(set(plain_names)) == len(plain_names):
         return plain_name(column)
     return column
+
+
+def _has_column_of(form: Form, other: Form, role: str) -> bool:
+    """Whether a form has the column, by name, that has a role in another one."""
+    column = other.columns[role]
+    return isinstance(column, str) and plain_name(column) in map(plain_name, form.names)
 
 
 def _at(form: Form, role: str) -> int:

@@ -1,5 +1,7 @@
 """The known interaction logs: origin, columns, and the windows of the paper."""
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from dyformer.logs.time_windows import TimeUnit, Window
@@ -172,11 +174,13 @@ _KNOWN = (
 DATASETS = {dataset.name: dataset for dataset in _KNOWN}
 
 
-def dataset_named(name: str) -> Dataset:
-    """Find a known log by name; raises UnknownDataset with the known names."""
+def dataset_named(name: str, stored: Iterable[str] = ()) -> Dataset:
+    """Find a known log by name; raises UnknownDataset with the known names and those that are `stored`."""
     if name not in DATASETS:
+        known = list(dict.fromkeys([*DATASETS, *sorted(stored)]))
+        near = difflib.get_close_matches(name, known, n=1)
         raise UnknownDataset(
-            f"no known dataset is called {name!r}; known: {', '.join(DATASETS)}."
-            f" For your own log, pass its file: dyformer run {name} --log FILE"
+            f"no known dataset is called {name!r}{f', did you mean {near[0]!r}?' if near else ''};"
+            f" known: {', '.join(known)}. For your own log, pass its file: dyformer run {name} --log FILE"
         )
     return DATASETS[name]

@@ -191,12 +191,14 @@ def check_usable(
     if quarantine.is_empty():
         raise EmptyLog(empty_message(names, len(files), num_comments))
     first = quarantine.row(0, named=True)
-    where = f"first in {first['file']}, line {first['line']}: {first['raw'][:80]!r}"
+    raw = repr(first["raw"][:80])
     if quarantine["reason"].str.contains("time", literal=True).all():
         raise UnreadableTime(
-            f"no time of {names} can be read as {plan.time_unit} ({_reasons(quarantine)}; {where}); name its column"
-            f" with `time` and its unit with `time_unit` ({', '.join(get_args(TimeUnit))})"
+            f"no time of {names} can be read as {plan.time_unit}: {_reasons(quarantine)}, {raw}. Where this is not the"
+            f" unit of these times, whatever earlier files have, name theirs with `time_unit`"
+            f" ({', '.join(get_args(TimeUnit))}), else their column with `time`"
         )
+    where = f"first in {first['file']}, line {first['line']}: {raw}"
     raise NoUsableRows(
         f"none of the {quarantine.height:,} rows of {names} can be used: {_reasons(quarantine)} ({where}); choose"
         " the columns with `source`, `target` and `time`, or the separator with `separator`"

@@ -149,7 +149,9 @@ def _check_extent(window: Window) -> None:
             raise WindowError(f"the window length {window.length!r} must be at least 1")
         allowed = CALENDAR_UNITS if window.rule == "calendar" else (*FIXED_UNITS, "")
         if unit not in allowed:
-            raise WindowError(f"the window length {window.length!r} needs one of {', '.join(filter(None, allowed))}")
+            whole = f'; "calendar {window.length}" has whole months or years' if unit in CALENDAR_UNITS else ""
+            needed = ", ".join(filter(None, allowed))
+            raise WindowError(f"the window length {window.length!r} needs one of {needed}{whole}")
     elif window.rule == "calendar" or window.count is None or window.length is not None:
         needs = {"calendar": "a length", "equal_count": "a count", "equal_time": "either a length or a count"}
         raise WindowError(

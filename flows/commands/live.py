@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.console import print_frame, print_json, printable, printed_probability
+from flows.console import ongoing, print_frame, print_json, printable, printed_probability
 from flows.options import AsJson
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="id of the source, as in the log")]
@@ -63,9 +63,10 @@ def rank(
     unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
     time = None if at is None else read_moment(at, unit)
     length = None if horizon is None else horizon_length(horizon, unit)
-    opened = open_ranking(dataset, at=time, refit=refit, show=_show)
-    of_pairs = None if length is None else open_horizon(opened, length, at=time, show=_show, layout=layout)
-    ranking = opened.ranking.rank(source, at=time, k=k, horizon=of_pairs)
+    with ongoing(f"rank {dataset}", file=sys.stderr):
+        opened = open_ranking(dataset, at=time, refit=refit, show=_show)
+        of_pairs = None if length is None else open_horizon(opened, length, at=time, show=_show, layout=layout)
+        ranking = opened.ranking.rank(source, at=time, k=k, horizon=of_pairs)
     record = {**ranking_record(opened, ranking), "horizon": horizon}
     if as_json:
         print_json(record)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from flows.console import ongoing
 from flows.live.server import application
 from flows.live.service import LiveService
 from flows.service.guard import Guard
@@ -55,7 +56,8 @@ def serve_dataset(
     make_folder(Path(layout.service))
     close_folder(Path(layout.service))
     with _alone(layout, dataset):
-        service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons)
+        with ongoing(f"serve {dataset}: not ready", file=sys.stderr):
+            service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons)
         sys.setswitchinterval(SECONDS_OF_A_THREAD)
         listener = _listener(host, port)
         port = port_of(listener)

@@ -58,7 +58,7 @@ def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple
     known = DATASETS.get(dataset)
     record = declaration(layout, dataset) or {}
     if known is None and not record and "log" not in reading:
-        dataset_named(dataset)
+        dataset_named(dataset, ingested_datasets(layout))
     names = {field.name for field in fields(Declared)}
     base = declared_by(known) if known else Declared()
     base = replace(base, **{name: value for name, value in record.items() if name in names})

@@ -97,6 +97,8 @@ def _opened(address: str) -> BinaryIO:
 def _named(spec: str) -> list[str]:
     """Find the files of a name, folder or pattern; raises LogNotFound where there is none."""
     found = _remote(spec) if files.is_remote(spec) else _local(Path(spec).expanduser())
+    if not found and Path(spec).expanduser().is_dir():
+        raise LogNotFound(f"the folder {spec!r} has no file; names that begin with '.' or '_' are no logs")
     if not found:
         raise LogNotFound(f"no file matches {spec!r}{_nearest(spec)}; pass --log FILE, a folder or a pattern")
     return found

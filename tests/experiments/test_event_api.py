@@ -56,6 +56,8 @@ def test_a_horizon_has_the_probability_of_each_pair_within_it():
         fitted.rank("u3", horizon="1d")
     with pytest.raises(ValueError, match="expected a length of time above 0"):
         dyformer.fit_events(log, horizons=["0h"])
+    with pytest.raises(ValueError, match="expected a Log, as read_log gives; found Graph"):
+        dyformer.fit_events(log.snapshots("1h"))  # pyright: ignore[reportArgumentType]
     for wrong in ([2], None, 5):
         with pytest.raises(ValueError, match=r"horizons = .*: expected texts such as"):
             dyformer.fit_events(log, horizons=wrong)  # pyright: ignore[reportArgumentType]

@@ -164,6 +164,12 @@ def test_page_without_a_protocol_has_no_heading_for_it():
     assert "Most probable links" not in page
 
 
+def test_names_between_backticks_of_the_verdict_are_set_as_code():
+    verdict = Verdict(sentences=("First.", "`latest_<b>` has `the` rest."), numbers={})
+    page = html_report(ranking("5"), "mylog", counts={}, verdict=verdict)
+    assert "<p><code>latest_&lt;b&gt;</code> has <code>the</code> rest.</p>" in page
+
+
 def test_texts_of_the_log_are_escaped_and_nothing_is_requested():
     links = pl.DataFrame({"source": [EVIL], "target": ["a&b"], "probability": [0.25], "reasons": [[EVIL, "x"]]})
     metrics = ranking("5").with_columns(

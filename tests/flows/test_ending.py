@@ -126,6 +126,12 @@ def test_control_characters_and_markup_of_ids_stay_text(capsys: pytest.CaptureFi
     assert printable("file\x1b]0;title\x07 \udcff") == r"file\x1b]0;title\x07 \udcff"
 
 
+def test_a_title_longer_than_its_table_is_one_line_of_text(capsys: pytest.CaptureFixture[str]):
+    title = "mylog, prequential protocol: mean over 1 step [95 % interval]; 1,076 queries, [bold]1 seed[/bold], the end"
+    print_frame(pl.DataFrame({"a": [1]}), title)
+    assert capsys.readouterr().out.splitlines()[0] == title
+
+
 def test_name_of_a_file_with_control_characters_is_written_in_escapes(tmp_path: Path, store: Path):
     (tmp_path / "log\x1b[31m.csv").write_text("a\nb\nc\n")
     arguments = ("ingest", "mine", "--log", str(tmp_path / "log\x1b[31m.csv"))

@@ -88,7 +88,7 @@ FOREIGN = {
     "s, then days of a spreadsheet": ("s", HEADER + rows(lambda row: 44_087 + row / 24), "a day of a spreadsheet"),
     "s, then compact dates": ("s", HEADER + rows(dated("%Y%m%d")), "--time-unit iso"),
     "s, then steps": ("s", HEADER + rows(lambda row: row), "around 1970-01-01"),
-    "s, then dates": ("s", HEADER + rows(dated("%Y-%m-%d")), "unreadable time"),
+    "s, then dates": ("s", HEADER + rows(dated("%Y-%m-%d")), "whatever earlier files have"),
     "dates, then s": ("iso", HEADER + rows(), "unreadable time"),
     "compact dates, then s": ("compact", HEADER + rows(), "unreadable time"),
     "steps, then s": ("step", HEADER + rows(), "times since the epoch are no steps"),
@@ -189,7 +189,7 @@ def test_a_foreign_file_is_refused_with_its_difference_and_leaves_no_trace(inges
     assert named in output
     assert "--" in output.splitlines()[-1]  # a remedy
     assert (counted(), Path("store").stat().st_size) == before
-    if "unreadable" not in output and "out of range" not in output:
+    if "be read as" not in output and "out of range" not in output:
         assert "does not continue dataset 'mine'" in output
         assert ingest("second.log", "--force")[0] == 0
         assert counted() == (2, 2)
@@ -225,6 +225,29 @@ def test_a_file_of_another_unit_is_read_in_the_unit_that_the_user_states(ingest:
     assert ingest("third.log")[0] == 0  # the dataset's own unit is unchanged
     times = history(Layout.from_environment(), "mine").select("first_time", "last_time").row(1)
     assert times == (seconds(300) * 10**6, seconds(599) * 10**6)
+
+
+def test_dates_after_counts_are_read_as_dates_where_the_user_states_it(ingest: Ingest):
+    Path("first.log").write_text(BASES["ms"])
+    Path("second.log").write_text(HEADER + rows(dated("%Y-%m-%dT%H:%M:%SZ")))
+    assert ingest("first.log")[0] == 0
+    assert ingest("second.log", "--time-unit", "iso")[0] == 0
+    times = history(Layout.from_environment(), "mine").select("first_time", "last_time").row(1)
+    assert times == (seconds(300) * 10**6, seconds(599) * 10**6)
+
+
+def test_another_column_of_a_file_that_has_the_earlier_one_too_is_refused_even_if_it_is_named(ingest: Ingest):
+    """A name that stands there by mistake would otherwise make other nodes of all later files, too."""
+    header, text = HEADER.replace("\n", ",note\n"), rows(form="{source},{target},{time},v{source}")
+    Path("first.log").write_text(header + rows(at=OLD, form="{source},{target},{time},v{source}"))
+    Path("second.log").write_text(header + text)
+    assert ingest("first.log", "--source", "source", "--target", "target", "--time", "time")[0] == 0
+    code, output = ingest("second.log", "--target", "note")
+    assert code == 1
+    assert "its target is the column 'note', so far the column 'target', which it has too" in output
+    assert counted() == (1, 1)
+    assert (declaration(Layout.from_environment(), "mine") or {})["target"] == "target"
+    assert ingest("second.log", "--target", "note", "--force")[0] == 0
 
 
 def test_a_forced_form_is_one_of_the_dataset(ingest: Ingest):

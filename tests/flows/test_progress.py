@@ -5,12 +5,14 @@ import sys
 import threading
 import time
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from own_log import own_log
 from posed import evaluate_methods, rank_methods, write_queries
 from rich.console import Console
 
+import flows.cli
 import flows.console
 from dyformer.experiments.settings import Experiment
 from flows.console import ongoing, tracked
@@ -69,6 +71,26 @@ def test_a_stage_of_several_parts_prints_the_time_left(
         time.sleep(0.1)
         done()
     assert "rank mylog step 5: 0 s so far" in capsys.readouterr().out
+
+
+def test_rank_prints_that_it_goes_on_beside_its_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
+    ingest_log("mylog", {"log": [str(own_log(tmp_path / "mylog.csv"))], **READING}, show=lambda text: None)
+
+    def slow(*_: object, **__: object) -> None:
+        time.sleep(0.3)
+        raise ValueError("fitted for long")
+
+    monkeypatch.setattr("flows.tasks.live.open_ranking", slow)
+    with pytest.raises(SystemExit):
+        flows.cli.main(["rank", "mylog", "u1", "--json"])
+    printed = capsys.readouterr()
+    assert "rank mylog: 0 s so far" in printed.err
+    assert "fitted for long" in printed.err
+    assert printed.out == ""  # of JSON alone
 
 
 def test_a_terminal_shows_the_title(monkeypatch: pytest.MonkeyPatch):

@@ -104,6 +104,12 @@ def test_a_property_that_the_user_states_is_no_difference():
     assert form_differences(new, [NAMED], stated={"source", "separator"}) == []
 
 
+def test_another_column_of_a_file_that_has_the_earlier_one_too_is_a_difference_even_if_it_is_stated():
+    names, columns = ["source", "target", "time", "currency"], {**NAMED.columns, "target": "currency"}
+    (sentence,) = form_differences(changed(NAMED, names=names, columns=columns), [NAMED], stated={"target"})
+    assert sentence == "its target is the column 'currency', so far the column 'target', which it has too"
+
+
 @pytest.mark.parametrize(
     ("median", "stored", "unit", "named"),
     [

@@ -14,8 +14,14 @@ def test_every_known_dataset_is_found_by_its_name():
 
 
 def test_an_unknown_dataset_is_refused_with_the_known_names_and_the_remedy():
-    with pytest.raises(UnknownDataset, match=r"'ucii'; known: generated, .*, rds, uci, .*--log FILE"):
-        dataset_named("ucii")
+    with pytest.raises(UnknownDataset, match=r"'paayments'; known: generated, .*, rds, uci, .*--log FILE"):
+        dataset_named("paayments")
+    with pytest.raises(
+        UnknownDataset, match=r"'genrated', did you mean 'generated'\?; known: generated, .*, rds, .*--log FILE"
+    ):
+        dataset_named("genrated")
+    with pytest.raises(UnknownDataset, match=r"'paayments', did you mean 'payments'\?; known: .*, payments\."):
+        dataset_named("paayments", ["payments"])
 
 
 def test_first_evaluated_steps_are_the_papers():
@@ -72,7 +78,7 @@ def test_window_texts_mean_what_they_say(text, window):
         ("0d", "must be at least 1"),
         ("0 equal", "number of windows must be at least 1"),
         ("7x", "'7x' is not a duration"),
-        ("1mo", r"'1mo' needs one of us, ms, s, m, h, d, w"),
+        ("1mo", r"""'1mo' needs one of us, ms, s, m, h, d, w; "calendar 1mo" has whole months or years"""),
         ("calendar 3h", "'3h' needs one of d, w, mo, y"),
         ("7d in Mars/Olympus", "'Mars/Olympus' is not a time zone"),
         ("7d trim 1mo 2d", "the trim '1mo' has no fixed length"),

@@ -192,7 +192,10 @@ def test_the_error_for_a_missing_log_lists_similar_names(tmp_path):
     with pytest.raises(LogNotFound, match=r"interaction.csv'.*similar names: interactions.csv.*--log FILE"):
         contents(str(tmp_path / "interaction.csv"))
     (tmp_path / "empty").mkdir()
-    for spec in ("empty", "*.parquet", "no/such/folder/*"):
+    (tmp_path / "empty" / "_SUCCESS").touch()
+    with pytest.raises(LogNotFound, match=r"the folder '.*empty/' has no file; names that begin with '.' or '_'"):
+        contents(f"{tmp_path}/empty/")
+    for spec in ("*.parquet", "no/such/folder/*"):
         with pytest.raises(LogNotFound, match="no file matches"):
             contents(str(tmp_path / spec))
 
