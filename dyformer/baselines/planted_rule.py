@@ -1,7 +1,7 @@
 """The rule behind a planted log -> scores of pairs: the bound of all methods, and no baseline.
 
 It reads the hidden groups of the week to forecast, which no method of METHODS does. A benchmark runs it where it is
-named: `--methods dyformer.baselines.planted_rule:PlantedRule`.
+named: `--methods l3,dyformer.baselines.planted_rule:PlantedRule`.
 
 N nodes of the history    M nodes of the log    R rows    P pairs
 """

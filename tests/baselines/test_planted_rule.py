@@ -13,7 +13,7 @@ from dyformer.logs.planted import WEEK, PlantedLog, planted_groups, planted_rows
 from dyformer.logs.time_windows import Window
 
 SMALL = PlantedLog(
-    num_nodes=12, num_groups=3, num_weeks=3, num_interactions=40, repeating=0.4, following=0.5, step=1, moving=0.2
+    num_nodes=12, num_groups=3, num_weeks=3, num_interactions=40, repeating=0.4, following=0.5, step=1, moving=0.5
 )
 
 
@@ -32,10 +32,11 @@ def test_scores_are_the_probabilities_of_the_rule(monkeypatch):
     rows = list(planted_rows(SMALL))
     past, number = past_of(rows, until=2)
     score = PlantedRule().fit_pairs(past, [])
-    group = planted_groups(SMALL)[2].tolist()
-    before = rows[: 2 * SMALL.num_interactions]
+    before, group = planted_groups(SMALL)[1:].tolist()
+    assert group != before
+    past_rows = rows[: 2 * SMALL.num_interactions]
     for source in number:
-        partners = [(b if a == source else a) for _, a, b in before if source in (a, b)][-4:]
+        partners = [(b if a == source else a) for _, a, b in past_rows if source in (a, b)][-4:]
         for target in number:
             near = [node for node in range(12) if group[node] == (group[source] + 1) % 3]
             expected = 0.4 * partners.count(target) / len(partners) + 0.1 / 12
