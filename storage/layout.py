@@ -157,10 +157,6 @@ class Layout:
         """Copy of the champion's record, written first, by which a lost record is noticed."""
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion-copy.json")
 
-    def audit(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the checks of a leak audit as of step `until`."""
-        return self._join(FORECASTS, "audit", _run(dataset, version, until, settings, seed))
-
     @property
     def artifact_folders(self) -> list[str]:
         """Folders under which artifacts live: `<folder>/<kind>/<hive keys>`."""
@@ -236,10 +232,6 @@ def _kind(kind: str) -> tuple[str, tuple[str, ...]]:
     if kind not in KINDS:
         raise ValueError(f"there is no artifact of the kind {kind!r}; the kinds are {', '.join(KINDS)}")
     return KINDS[kind]
-
-
-def _run(dataset: str, version: int, until: int, settings: str, seed: int) -> str:
-    return _hive(dataset=dataset, version=version, until=until, settings=settings, seed=seed)
 
 
 def _hive(**keys: str | int) -> str:

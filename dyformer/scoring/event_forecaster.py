@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dyformer.scoring.event_heads import GateHead, GroupHead, fit_gate, fit_groups, softmax
 from dyformer.scoring.event_tables import FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
-from dyformer.streams.event_state import HALF_LIVES, CandidateRows, EventState, StateSettings, candidate_rows
+from dyformer.streams.event_state import HALF_LIVES, CandidateRows, StateSettings, candidate_rows
 
 
 @njit(nogil=True, cache=True)
@@ -104,49 +104,6 @@ class FittedEventForecaster:
             new=GroupHead.from_record(record["new"]),
             retrieved=record["retrieved"],
         )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RankedTargets:
-    """The most probable targets of a source as of a time, the best first."""
-
-    target_K: NDArray[np.int64]
-    probability_K: NDArray[np.float64]
-    is_new_K: NDArray[np.bool_]  # whether the target is no partner of the source so far, as the state has it
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LiveForecaster:
-    """A fitted forecaster and the state of all events so far: every event counts as soon as it is observed."""
-
-    fitted: FittedEventForecaster
-    state: EventState
-
-    def observe(self, events: EventLog) -> None:
-        """Take events that follow those observed so far. Raises ValueError like `EventState.observe`."""
-        self.state.observe(events)
-
-    def rank(self, source: int, *, at: int, k: int = 10) -> RankedTargets:
-        """Rank the source's next targets as of a time, from the events before it: at most k of those with a row.
-
-        The probabilities are those of `FittedEventForecaster` with all events before `at` visible. Equal ones are in
-        the order of the state's lists. Raises ValueError like `EventState.features`.
-        """
-        rows = self.state.candidates(source, at=at)
-        probability_R = self.fitted.probabilities(rows)
-        best_K = np.argsort(-probability_R, kind="stable")[:k]
-        return RankedTargets(
-            target_K=rows.target_R[best_K],
-            probability_K=probability_R[best_K],
-            is_new_K=best_K >= rows.num_past_Q[0],
-        )
-
-
-def live_forecaster(fitted: FittedEventForecaster, log: EventLog) -> LiveForecaster:
-    """Give a forecaster that has observed the events of a log."""
-    state = EventState(log.num_sources, log.num_targets, fitted.settings)
-    state.observe(log)
-    return LiveForecaster(fitted=fitted, state=state)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,6 +151,14 @@ def test_a_password_is_in_no_output(forecasts: str, capsys: pytest.CaptureFixtur
     assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("to", ["out.csv", "out.parquet/", "s3://bucket/out.csv"])
+def test_the_name_of_a_file_takes_no_export(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatabaseFailed, match=f"--to {to} is the name of a file: expected a folder"):
+        export("mylog", to)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("to", ["", "  "])
 def test_an_empty_folder_name_takes_no_export(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

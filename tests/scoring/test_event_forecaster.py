@@ -8,10 +8,10 @@ from event_logs import log_of as small_log
 from slow_events import partners_of, random_log, rows_of, strict_queries
 
 from dyformer.embedder import Ranker
-from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, live_forecaster
+from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
 from dyformer.scoring.event_tables import NUM_NEGATIVES, FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
-from dyformer.streams.event_state import INDEX, StateSettings
+from dyformer.streams.event_state import INDEX, EventState, StateSettings
 
 HALF_LIVES = (120.0, 900.0, 7_200.0, 50_000.0)
 SMALL = EventForecaster(half_lives=HALF_LIVES, gate_rounds=20, past_rounds=20, new_rounds=20)
@@ -38,6 +38,22 @@ def part(queries: EventQueries, first: int, end: int | None) -> EventQueries:
 
 def scores(forecaster: FittedEventForecaster, log: EventLog, queries: EventQueries) -> np.ndarray:
     return np.concatenate(list(forecaster(log, queries)))
+
+
+def state_of(forecaster: FittedEventForecaster, log: EventLog) -> EventState:
+    state = EventState(log.num_sources, log.num_targets, forecaster.settings)
+    state.observe(log)
+    return state
+
+
+def ranked_of(
+    forecaster: FittedEventForecaster, state: EventState, source: int, at: int, k: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give the best targets from the state, their probabilities, and whether each is new."""
+    rows = state.candidates(source, at=at)
+    probability_R = forecaster.probabilities(rows)
+    best_K = np.argsort(-probability_R, kind="stable")[:k]
+    return rows.target_R[best_K], probability_R[best_K], best_K >= rows.num_past_Q[0]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -67,13 +83,14 @@ def test_scores_of_a_query_are_probabilities_and_the_rest_is_below(world: str) -
     score_QC = scores(fitted(world), log, queries)
     assert score_QC.min() >= 0
     assert score_QC.sum(axis=1).max() < 1.5
-    live = live_forecaster(fitted(world), log.head(int(queries.num_visible_Q[100])))
-    ranked = live.rank(int(queries.source_Q[100]), at=int(queries.time_Q[100]), k=10_000)
-    assert len(ranked.target_K) <= settings.max_past + settings.max_new
-    assert ranked.probability_K.sum() <= 1 + 1e-9
-    rest_C = np.setdiff1d(np.arange(log.num_targets), ranked.target_K)
+    state = state_of(fitted(world), log.head(int(queries.num_visible_Q[100])))
+    source, at = int(queries.source_Q[100]), int(queries.time_Q[100])
+    target_K, probability_K, _ = ranked_of(fitted(world), state, source, at, 10_000)
+    assert len(target_K) <= settings.max_past + settings.max_new
+    assert probability_K.sum() <= 1 + 1e-9
+    rest_C = np.setdiff1d(np.arange(log.num_targets), target_K)
     assert len(rest_C) > 0
-    assert score_QC[100, rest_C].max() < ranked.probability_K.min()
+    assert score_QC[100, rest_C].max() < probability_K.min()
     if not log.two_sides:
         assert not score_QC[np.arange(len(queries)), queries.source_Q].any()
 
@@ -82,18 +99,19 @@ def test_scores_of_a_query_are_probabilities_and_the_rest_is_below(world: str) -
 def test_a_ranking_as_of_now_is_that_of_the_batch(world: str) -> None:
     log, queries = log_of(world), strict_queries(log_of(world), 2_400)
     score_QC = scores(fitted(world), log, queries)
-    live = live_forecaster(fitted(world), log.head(2_400))
+    state = state_of(fitted(world), log.head(2_400))
     columns = ("source_E", "target_E", "time_E", "weight_E")
     for index in range(len(queries)):
         if index % 13 == 0:
-            ranked = live.rank(int(queries.source_Q[index]), at=int(queries.time_Q[index]), k=20)
-            np.testing.assert_allclose(score_QC[index, ranked.target_K], ranked.probability_K, rtol=1e-9, atol=1e-12)
+            source, at = int(queries.source_Q[index]), int(queries.time_Q[index])
+            target_K, probability_K, is_new_K = ranked_of(fitted(world), state, source, at, 20)
+            np.testing.assert_allclose(score_QC[index, target_K], probability_K, rtol=1e-9, atol=1e-12)
             best_C = np.sort(score_QC[index])[::-1]
-            np.testing.assert_allclose(best_C[: len(ranked.target_K)], ranked.probability_K, rtol=1e-9, atol=1e-12)
-            past = partners_of(log, int(queries.num_visible_Q[index]), int(queries.source_Q[index]))
-            assert ranked.is_new_K.tolist() == [target not in past for target in ranked.target_K.tolist()]
+            np.testing.assert_allclose(best_C[: len(target_K)], probability_K, rtol=1e-9, atol=1e-12)
+            past = partners_of(log, int(queries.num_visible_Q[index]), source)
+            assert is_new_K.tolist() == [target not in past for target in target_K.tolist()]
         event = slice(2_400 + index, 2_401 + index)
-        live.observe(replace(log, **{name: getattr(log, name)[event] for name in columns}))
+        state.observe(replace(log, **{name: getattr(log, name)[event] for name in columns}))
 
 
 def test_a_query_has_the_same_scores_alone_and_for_some_candidates() -> None:
@@ -139,9 +157,9 @@ def test_a_source_without_events_gets_new_targets_alone() -> None:
     )
     model = fitted("two sides")
     (score_C,) = scores(model, larger, query)
-    ranked = live_forecaster(model, larger).rank(log.num_sources, at=int(query.time_Q[0]), k=10_000)
-    assert ranked.is_new_K.all()
-    assert score_C[ranked.target_K].sum() == pytest.approx(model.retrieved)
+    target_K, _, is_new_K = ranked_of(model, state_of(model, larger), log.num_sources, int(query.time_Q[0]), 10_000)
+    assert is_new_K.all()
+    assert score_C[target_K].sum() == pytest.approx(model.retrieved)
     assert 0.3 < model.retrieved < 1
 
 

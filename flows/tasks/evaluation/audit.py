@@ -205,7 +205,7 @@ def audit_log(
     settings |= {"started": datetime.now(UTC).isoformat()}
     lineage = opened.lineage("audit", until=opened.num_steps, settings=settings)
     keys = {"version": lineage.table_version, "until": until, "settings": lineage.settings_hash, "seed": seed}
-    address = opened.layout.audit(opened.dataset, **keys)
+    address = opened.layout.artifact("audit", opened.dataset, **keys)
     graph = opened.graph(opened.num_steps, interactions=True)
     case = AuditCase(graph=graph, until=until, methods=methods, seed=seed, config=experiment.graph)
     rows = _timed(

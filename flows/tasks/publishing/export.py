@@ -79,6 +79,11 @@ def _check(to: str) -> None:
             "--to is an address of another kind: expected a folder, s3://bucket/prefix, postgresql://USER@HOST/DATABASE"
             " or sqlite:///FILE; if it has a password that others may have seen, change that"
         )
+    if not is_database(to) and to.rstrip("/").endswith((".csv", ".parquet")):
+        raise DatabaseFailed(
+            f"--to {to} is the name of a file: expected a folder, which gets a file each of forecasts, vectors and"
+            " ledger; --format chooses their kind"
+        )
 
 
 def _target(name: str, table: pl.DataFrame, dataset: str, published: pl.DataFrame) -> Target:
