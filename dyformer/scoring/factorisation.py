@@ -21,8 +21,9 @@ RANK = 32
 SHORTEST = 1e-6
 SMALLEST = 1e-11
 TOLERANCE = 1e-6  # of eigenvalues; with NUM_VECTORS vectors a million edges take 60 % of the time of scipy's defaults
-# A part of more rows gets its own tolerance. The larger a graph is, the closer together are those of the RANK values
-# that no community makes: ever more products would separate them, while values that stand out need few.
+# A part of more rows gets its own tolerance, in single precision. The larger a graph is, the closer together are those
+# of the RANK values that no community makes: ever more products would separate them, while values that stand out need
+# few.
 LARGE_NODES, LARGE_TOLERANCE = 50_000, 1e-2
 NUM_VECTORS = 3 * RANK  # of the iteration, at once
 NUM_ROUNDS = 30  # of the iteration that takes over where that of ARPACK fails
@@ -122,11 +123,19 @@ def _parts(
         if bound_P[part] == 0:
             return
         at_E = order_E[first_P[part] : first_P[part + 1]]
-        row_R, in_row_E = np.unique(row_E[at_E], return_inverse=True)
-        column_C, in_column_E = np.unique(column_E[at_E], return_inverse=True)
+        (row_R, in_row_E), (column_C, in_column_E) = (_numbered(node_E[at_E], len(part_N)) for node_E in entries.coords)
         shape = (len(row_R), len(column_C))
         of_part = sparse.csr_array((entries.data[at_E], (in_row_E, in_column_E)), shape=shape)
         yield float(bound_P[part]), row_R, column_C, of_part
+
+
+def _numbered(node_E: NDArray[np.integer], num_nodes: int) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Give the distinct nodes in ascending order, and the position of each among them; of many without a sort."""
+    if len(node_E) < num_nodes:
+        return np.unique(node_E, return_inverse=True)
+    is_node_N = np.zeros(num_nodes, dtype=np.bool_)
+    is_node_N[node_E] = True
+    return np.flatnonzero(is_node_N), (np.cumsum(is_node_N) - 1)[node_E]
 
 
 def _eigen(part: sparse.csr_array) -> tuple[Values, Values, Values]:
@@ -135,12 +144,12 @@ def _eigen(part: sparse.csr_array) -> tuple[Values, Values, Values]:
         value_V, vector_RV = np.linalg.eigh(part.toarray())
         return value_V, vector_RV, vector_RV
     start_R, num_vectors = np.random.default_rng(0).random(num_rows), min(NUM_VECTORS, num_rows)
-    tolerance = TOLERANCE if num_rows <= LARGE_NODES else LARGE_TOLERANCE
+    matrix, tolerance = _iterated(part, TOLERANCE)
     try:
         found = eigsh(
-            part,
+            matrix,
             k=RANK,
-            v0=start_R,
+            v0=start_R.astype(matrix.dtype),
             ncv=num_vectors,
             tol=tolerance,  # pyright: ignore[reportArgumentType]  # scipy takes a float
         )
@@ -157,14 +166,21 @@ def _singular(part: sparse.csr_array) -> tuple[Values, Values, Values]:
     if num_vectors <= DENSE_NODES:
         left_RV, value_V, right_VC = np.linalg.svd(part.toarray(), full_matrices=False)
         return value_V, left_RV, right_VC.T
+    matrix, tolerance = _iterated(part, 0)
+    start_V = np.random.default_rng(0).random(num_vectors).astype(matrix.dtype)
     try:
-        found = svds(part, k=RANK, v0=np.random.default_rng(0).random(num_vectors))
+        found = svds(matrix, k=RANK, v0=start_V, tol=tolerance)
         left_RV, value_V, right_VC = map(np.asarray, found)
     except ArpackError:
         basis_RV = _basis(part)
         within_VV, value_V, right_VC = np.linalg.svd((part.T @ basis_RV).T, full_matrices=False)
         left_RV = basis_RV @ within_VV
     return value_V, left_RV, right_VC.T
+
+
+def _iterated(part: sparse.csr_array, tolerance: float) -> tuple[sparse.csr_array, float]:
+    """Give the values to iterate with and the tolerance; a large part's take half the memory, which its time follows."""
+    return (part, tolerance) if max(part.shape) <= LARGE_NODES else (part.astype(np.float32), LARGE_TOLERANCE)
 
 
 def _basis(part: sparse.csr_array) -> Values:

@@ -194,10 +194,28 @@ def test_a_large_part_takes_few_products_and_finds_what_stands_out(monkeypatch: 
     monkeypatch.setattr(factorisation, "LARGE_NODES", 3_999)
     large = spectrum(matrix)
     assert num_products[1] < 0.7 * num_products[0]  # on larger graphs the difference is larger
-    np.testing.assert_allclose(large.value_K[:8], exact.value_K[:8], rtol=1e-6)
+    np.testing.assert_allclose(large.value_K[:8], exact.value_K[:8], rtol=1e-5)  # single precision
     smooth_NN, expected_NN = (
         (found.vector_NK[:, :8] * found.value_K[:8]) @ found.vector_NK[:, :8].T for found in (large, exact)
     )
     np.testing.assert_allclose(smooth_NN, expected_NN, atol=1e-2 * np.abs(expected_NN).max())
     np.testing.assert_allclose(np.abs(large.value_K), np.abs(exact.value_K), rtol=factorisation.LARGE_TOLERANCE)
     np.testing.assert_array_equal(large.vector_NK, spectrum(matrix).vector_NK)
+
+
+def test_a_large_matrix_is_factorised_in_single_precision(monkeypatch: pytest.MonkeyPatch):
+    solve, types = factorisation.svds, []
+
+    def noting(part: sparse.csr_array, **options: Any):
+        types.append(part.dtype)
+        return solve(part, **options)
+
+    monkeypatch.setattr(factorisation, "svds", noting)
+    matrix = communities(4_000, 8)
+    exact = factorise(matrix)
+    monkeypatch.setattr(factorisation, "LARGE_NODES", 3_999)
+    large = factorise(matrix)
+    assert types == [np.float64, np.float32]
+    product_NN, expected_NN = (found.left_NK[:, :8] @ found.right_NK[:, :8].T for found in (large, exact))
+    np.testing.assert_allclose(product_NN, expected_NN, atol=1e-2 * np.abs(expected_NN).max())
+    np.testing.assert_array_equal(large.left_NK, factorise(matrix).left_NK)
