@@ -36,6 +36,22 @@ PUBLISHED_TABLES = {
 }
 """Tables of a publication: the kind of artifact, and the name of the table in it."""
 
+CHAMPION_SCHEMA = {
+    "number": pl.Int64,
+    "title": pl.String,
+    "since": pl.String,
+    "step": pl.Int64,
+    "metric": pl.String,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "difference": pl.Float64,
+    "high": pl.Float64,
+    "version": pl.Int64,
+    "until": pl.Int64,
+    "forecast_step": pl.Int64,
+    "reason": pl.String,
+}
+
 PUBLICATION_SCHEMA = {
     "number": pl.Int64,  # counts the publications of a dataset
     "champion": pl.Int64,  # number of the champion
@@ -117,6 +133,32 @@ def succession(before: dict[str, Any] | None) -> dict[str, Any]:
         return {"number": 1, "earlier": []}
     own = tenure(before)
     return {"number": own["number"] + 1, "earlier": [*before.get("earlier", []), own]}
+
+
+def champions(layout: Layout, dataset: str) -> pl.DataFrame:
+    """List who was champion, the present one last, with the columns of CHAMPION_SCHEMA.
+
+    number: counts the champions; step: on which it won; metric, value: on that step; low, difference, high: to the
+    method that it replaced, or to the best other one; version, until: of the event table and the step that it was
+    trained on; forecast_step: the newest that it has published; reason: why it became champion.
+    """
+    record, _ = read_champion(layout, dataset)
+    held = [] if record is None else [*record.get("earlier", []), record]
+    return pl.DataFrame([_row(each) for each in held], schema=CHAMPION_SCHEMA)
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    [metric, value] = next(iter(record.get("metrics", {}).items()), (None, None))
+    low, difference, high = record.get("difference") or (None, None, None)
+    published = record.get("published") or {}
+    own = {name: record.get(name) for name in ("title", "since", "step", "version", "until", "reason")}
+    own |= {
+        "number": tenure(record)["number"],
+        "metric": metric,
+        "value": value,
+        "forecast_step": published.get("step"),
+    }
+    return {**own, "low": low, "difference": difference, "high": high}
 
 
 def next_publication(record: dict[str, Any]) -> int:

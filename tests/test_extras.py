@@ -83,6 +83,7 @@ def test_reading_querying_and_ranking_need_no_extra(tmp_path: Path) -> None:
     for arguments in (
         ingest,
         ("sql", "select count(*) from events"),
+        ("champions", "mylog"),
         ("rank", "mylog", "a1"),
         ("verify",),
         ("settings",),

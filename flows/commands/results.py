@@ -21,9 +21,13 @@ def register(app: typer.Typer) -> None:
 
 def champions(dataset: Dataset, as_json: AsJson = False) -> None:
     """List who was champion, since when and why, with the interval of the difference; the present one is last."""
-    from flows.tasks.publishing.champions import champions as listed
+    from storage.champions import champions as listed
+    from storage.events.table import check_dataset
+    from storage.layout import Layout
 
-    rows = listed(dataset)
+    layout = Layout.from_environment()
+    check_dataset(layout, dataset)
+    rows = listed(layout, dataset)
     if as_json:
         print_json(rows.to_dicts())
     elif rows.is_empty():

@@ -17,14 +17,14 @@ from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts
-from flows.tasks.publishing.champions import NoSuchChampion, champions, rollback
+from flows.tasks.publishing.champions import NoSuchChampion, rollback
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
 from storage import files
 from storage.artifacts.artifact import read_table, write_artifact
-from storage.champions import champion_problems, latest, ledger, outcomes, publications
+from storage.champions import champion_problems, champions, latest, ledger, outcomes, publications
 from storage.layout import Layout
 from storage.queries import query
 
@@ -54,7 +54,7 @@ def three(snapshots: str, tmp_path: Path, champion_skill: Callable) -> list[str]
 
 
 def test_champions_are_listed_with_reason_interval_and_version(three: list[str]):
-    rows = champions("mylog")
+    rows = champions(layout(), "mylog")
     assert rows["number"].to_list() == [1, 2, 3]
     assert rows["title"].to_list() == ["Forecaster with DyFormer", "L3", "Forecaster with DyFormer"]
     assert rows["step"].to_list() == [5, 6, 7]
@@ -70,11 +70,15 @@ def test_rollback_restores_the_champion_before_or_any_other(three: list[str]):
     before = record_of()
     first, third = before["earlier"][0], {name: before[name] for name in ("title", "models", "identity")}
     assert rollback("mylog")["title"] == "L3"
-    assert champions("mylog")["number"].to_list() == [1, 2, 3, 4]
+    assert champions(layout(), "mylog")["number"].to_list() == [1, 2, 3, 4]
     assert "champion 3 (Forecaster with DyFormer) was rolled back to champion 2" in record_of()["reason"]
     assert rollback("mylog", 1)["models"] == first["models"] == record_of()["models"]
     assert rollback("mylog", 3)["identity"] == third["identity"]
-    assert champions("mylog")["title"].to_list()[3:] == ["L3", "Forecaster with DyFormer", "Forecaster with DyFormer"]
+    assert champions(layout(), "mylog")["title"].to_list()[3:] == [
+        "L3",
+        "Forecaster with DyFormer",
+        "Forecaster with DyFormer",
+    ]
 
 
 def test_a_rolled_back_champion_does_not_win_the_same_comparison_again(three: list[str], tmp_path: Path):
@@ -87,7 +91,7 @@ def test_a_rolled_back_champion_does_not_win_the_same_comparison_again(three: li
     later = grown(tmp_path, "later", rows_of(8))
     contender = contender_of(later, 4.0)
     assert promoted(later, contender, 9.0, {"L3": 1.0})["champion"] == named(contender)  # another comparison
-    assert champions("mylog")["number"].to_list() == [1, 2, 3, 4, 5]
+    assert champions(layout(), "mylog")["number"].to_list() == [1, 2, 3, 4, 5]
 
 
 def test_tests_against_a_champion_are_not_repeated_after_a_rollback(three: list[str]):
@@ -124,8 +128,8 @@ def test_a_champion_of_an_earlier_version_is_listed_and_followed(snapshots: str,
     assert replace_champion(layout(), "mylog", old, stamp)
     champion_skill(0.0)
     promoted(snapshots, contender_of(snapshots, 2.0), 5.0)
-    assert champions("mylog").select("number", "reason").rows()[0] == (1, None)
-    assert champions("mylog")["number"].to_list() == [1, 2]
+    assert champions(layout(), "mylog").select("number", "reason").rows()[0] == (1, None)
+    assert champions(layout(), "mylog")["number"].to_list() == [1, 2]
     assert rollback("mylog")["models"] == old["models"]
 
 
@@ -134,7 +138,7 @@ def test_a_champion_of_an_earlier_version_is_listed_and_followed(snapshots: str,
 
 def published_by_l3(snapshots: str) -> str:  # noqa: F811
     """Make L3 champion, if there is none, and publish its forecasts of the next step."""
-    if not champions("mylog").height:
+    if not champions(layout(), "mylog").height:
         promoted(snapshots, contender_of(snapshots, 1.0), 0.0, {"L3": 9.0})
     forecasts = write_forecasts(snapshots, L3)
     assert publish(snapshots, L3, forecasts, None) is not None

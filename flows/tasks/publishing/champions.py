@@ -1,10 +1,8 @@
-"""The champions of a dataset in their order -> a table of them, and the way back to an earlier one."""
+"""A dataset with several champions -> the way back to an earlier one."""
 
 import json
 from datetime import UTC, datetime
 from typing import Any
-
-import polars as pl
 
 from flows.tasks.evaluation.promote import (
     MISSING,
@@ -34,39 +32,9 @@ from storage.events.table import check_dataset, first_arrival
 from storage.layout import Layout
 from storage.tracking.runs import Tracker
 
-COLUMNS = {
-    "number": pl.Int64,
-    "title": pl.String,
-    "since": pl.String,
-    "step": pl.Int64,
-    "metric": pl.String,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "difference": pl.Float64,
-    "high": pl.Float64,
-    "version": pl.Int64,
-    "until": pl.Int64,
-    "forecast_step": pl.Int64,
-    "reason": pl.String,
-}
-
 
 class NoSuchChampion(ValueError):
     """A number that no earlier champion has, or one whose weights or last publication are missing."""
-
-
-def champions(dataset: str) -> pl.DataFrame:
-    """List who was champion, the present one last, with the columns of COLUMNS.
-
-    number: counts the champions; step: on which it won; metric, value: on that step; low, difference, high: to the
-    method that it replaced, or to the best other one; version, until: of the event table and the step that it was
-    trained on; forecast_step: the newest that it has published; reason: why it became champion.
-    """
-    layout = Layout.from_environment()
-    check_dataset(layout, dataset)
-    record = champion_of(layout, dataset)
-    held = [] if record is None else [*record.get("earlier", []), record]
-    return pl.DataFrame([_row(each) for each in held], schema=COLUMNS)
 
 
 def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
@@ -185,17 +153,3 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
     if published is not None:
         changes["published"] = {**published, "number": next_publication(record), "published_at": changes["since"]}
     return {**target, **succession(record), **changes, "tests": {**target["tests"], **again}}
-
-
-def _row(record: dict[str, Any]) -> dict[str, Any]:
-    [metric, value] = next(iter(record.get("metrics", {}).items()), (None, None))
-    low, difference, high = record.get("difference") or (None, None, None)
-    published = record.get("published") or {}
-    own = {name: record.get(name) for name in ("title", "since", "step", "version", "until", "reason")}
-    own |= {
-        "number": tenure(record)["number"],
-        "metric": metric,
-        "value": value,
-        "forecast_step": published.get("step"),
-    }
-    return {**own, "low": low, "difference": difference, "high": high}
