@@ -339,7 +339,7 @@ STUDIES: dict[str, Study] = {
     ),
     "planted": Study(
         sentence="what vectors add where the structure is known: generated logs with a planted rule",
-        rows={**dict.fromkeys(_BESIDE_PLANTED), **_FORECASTERS, "DyFormer": None},
+        rows=dict.fromkeys([*_BESIDE_PLANTED, *_FORECASTERS, FORECASTER_WITH + "node2vec", "DyFormer", "node2vec"]),
         datasets=tuple(PLANTED),
         protocols=("prequential",),
         reference="Forecaster without vectors",
