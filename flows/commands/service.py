@@ -175,8 +175,13 @@ def configured_server() -> str:
     from prefect.settings import PREFECT_API_URL
 
     from flows.service.environment import ServerUnreachable, server_in_use
+    from flows.service.running import LOCK, is_held
+    from storage.layout import Layout
 
     if not PREFECT_API_URL.value():
+        layout = Layout.from_environment()
+        if is_held(Path(layout.service) / LOCK):
+            raise ServerUnreachable(f"`dyformer up` starts for {layout.root}: wait until it prints that it is ready")
         raise ServerUnreachable("no Prefect server is configured: run `dyformer up`, or set PREFECT_API_URL")
     return server_in_use()
 

@@ -211,4 +211,10 @@ def _is_of(run: "FlowRun", schedule: "DeploymentSchedule | None") -> bool:
 
 def _when(schedule: Any) -> str:
     zone = f" ({schedule.timezone})" if schedule.timezone else ""
-    return f"{getattr(schedule, 'cron', None) or f'every {schedule.interval}'}{zone}"
+    return f"{getattr(schedule, 'cron', None) or f'every {_length(schedule.interval)}'}{zone}"
+
+
+def _length(interval: timedelta) -> str:
+    """Write an interval as `--interval` reads it, in the largest unit of which it is a whole number."""
+    lengths = {unit: timedelta(**{name: 1}) for unit, name in reversed(UNITS.items())}
+    return next((f"{interval // one}{unit}" for unit, one in lengths.items() if not interval % one), str(interval))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from own_log import own_log
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.schedules import CronSchedule
@@ -14,7 +15,8 @@ from prefect.states import Completed, Pending, Scheduled
 
 import flows.cli
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
-from flows.service.schedules import BadSchedule, absolute_logs, make_schedule, schedule_of
+from flows.service.running import LOCK
+from flows.service.schedules import BadSchedule, _when, absolute_logs, make_schedule, schedule_of
 from flows.tasks.ingest import ingest_log
 from storage.events.declarations import declare
 from storage.layout import Layout
@@ -72,7 +74,7 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
     assert run("mine", "--resume")[0] == 0
     assert [row["active"] for row in listed()] == [True]
     assert run("mine", "--interval", "6h")[0] == 0
-    assert [(row["schedule"], "seed" in str(row["parameters"])) for row in listed()] == [("every 6:00:00 (UTC)", False)]
+    assert [(row["schedule"], "seed" in str(row["parameters"])) for row in listed()] == [("every 6h (UTC)", False)]
     assert run("mine", "--remove")[0] == 0
     assert listed() == []
     code, printed = run("mine", "--remove")
@@ -227,3 +229,14 @@ def test_a_command_without_a_server_says_how_to_get_one(
         flows.cli.main(["schedule", "--list"])
     assert ending.value.code == 1
     assert "no Prefect server is configured: run `dyformer up`" in capfd.readouterr().err
+    service = Path(Layout.from_environment().service)
+    service.mkdir()
+    with FileLock(service / LOCK), temporary_settings(restore_defaults={PREFECT_API_URL}), pytest.raises(SystemExit):
+        flows.cli.main(["schedule", "--list"])
+    assert f"`dyformer up` starts for {tmp_path}: wait until" in capfd.readouterr().err
+
+
+def test_an_interval_is_written_as_it_is_read() -> None:
+    for text in ("6h", "90m", "1d", "2w", "61s"):
+        found = schedule_of(None, text, None)
+        assert _when(found) == f"every {text}{f' ({found.timezone})' if found.timezone else ''}"
