@@ -152,7 +152,8 @@ def browser(folder: Path) -> Iterator[Browser]:
     with (folder.parent / "chromium.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        with connect(_address(folder / "DevToolsActivePort", process), max_size=None) as socket:
+        # Without pings, because a browser that nobody looks at for minutes may respond late; each call has its time.
+        with connect(_address(folder / "DevToolsActivePort", process), max_size=None, ping_interval=None) as socket:
             tab = Browser(socket=socket)
             target = tab.call("Target.createTarget", url="about:blank")["targetId"]
             tab.session = tab.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]

@@ -1,4 +1,4 @@
-"""The whole stack for the tests of this folder, started once by each process that runs some of them.
+"""The whole stack, and `dyformer up`, for the tests of this folder: started once by each process that runs some.
 
 The files of a group run one after another in one process, so that what they need is started once, and the processes
 begin with the groups that take the longest. By itself pytest-xdist begins with the files of the most tests, which are
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from compose_stack import Stack, compose_stack, ends, missing_programs
+from logged_in import LoggedIn, logged_in_browser
 from retrainings import published, started
 from stack_processes import wait_until
 from weekly_log import rows_of
@@ -25,9 +26,8 @@ GROUPS = (
     ("test_servers_away.py",),  # the stack of the compose file runs for three of the groups
     ("test_killed_runs.py", "test_secrets.py", "test_old_runs.py"),
     ("test_chain.py", "test_started_runs.py"),
-    ("test_pages.py",),
+    ("test_pages.py", "test_attacks.py"),
     ("test_up.py",),
-    ("test_attacks.py",),
     ("test_serve_page.py",),
     ("test_report_layout.py",),
 )
@@ -51,6 +51,13 @@ def group_of(nodeid: str) -> str:
     """Name the group of a test by its first file."""
     name = nodeid.partition("::")[0].rpartition("/")[2]
     return GROUP_OF.get(name, name)
+
+
+@pytest.fixture(scope="session")
+def logged_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggedIn]:
+    """`dyformer up` on a new store, and a browser that is logged in."""
+    with logged_in_browser(tmp_path_factory.mktemp("up")) as one:
+        yield one
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,13 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, browser
+from logged_in import LoggedIn
 from other_page import opened
-from stack_processes import Up, running, wait_until
+from stack_processes import Up, wait_until
 
 from flows.service.login import MLFLOW, PREFECT
 from flows.service.running import LOGIN
@@ -21,48 +19,28 @@ from flows.service.running import LOGIN
 pytestmark = pytest.mark.stack
 
 
-@dataclass(kw_only=True)
-class Target:
-    """A running stack, a browser that is logged in at both servers, and a file that no attack may make."""
-
-    up: Up
-    tab: Browser
-    folder: Path
-
-    @property
-    def file(self) -> Path:
-        return self.folder / "hostile"
-
-    def runs(self) -> list[str]:
-        return [run["name"] for run in self.up.request("/flow_runs/filter", {}) if not run["auto_scheduled"]]
-
-    def flows(self) -> list[str]:
-        return sorted(flow["name"] for flow in self.up.request("/flows/filter", {}))
-
-    def experiments(self) -> list[str]:
-        return [each["name"] for each in self.up.tracked("experiments/search?max_results=99")["experiments"]]
+@pytest.fixture
+def file(logged_in: LoggedIn) -> Path:
+    """A file that no attack may make."""
+    return logged_in.folder / "hostile"
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    folder = tmp_path_factory.mktemp("attacks")
-    with browser(folder / "profile") as tab, running(folder / "store") as up:
-        tab.logins[up.record["mlflow"]] = (up.login[MLFLOW[0]], up.login[MLFLOW[1]])
-        tab.open(up.record["prefect"].removesuffix("/api"), "Login")
-        tab.write(up.login[PREFECT])
-        tab.wait("Dashboard")
-        tab.open(f"{up.record['mlflow']}/#/experiments", "Experiments")
-        yield Target(up=up, tab=tab, folder=folder)
+def held(up: Up) -> tuple[list[str], ...]:
+    """Give what the servers hold, apart from the runs of schedules: flows, runs and experiments, by their names."""
+    flows = sorted(flow["name"] for flow in up.request("/flows/filter", {}))
+    runs = [run["name"] for run in up.request("/flow_runs/filter", {}) if not run["auto_scheduled"]]
+    return flows, runs, [each["name"] for each in up.tracked("experiments/search?max_results=99")["experiments"]]
 
 
-def test_a_page_on_another_port_reads_and_does_nothing(target: Target) -> None:
-    before = (target.flows(), target.runs(), target.experiments())
-    deployment = target.up.request("/deployments/name/retrain/any")["id"]
-    servers = {name: target.up.record[name] for name in ("prefect", "mlflow")}
-    attempts = opened(target.tab, target.folder / "page", servers, deployment=deployment, file=str(target.file))
+def test_a_page_on_another_port_reads_and_does_nothing(logged_in: LoggedIn, file: Path, tmp_path: Path) -> None:
+    up = logged_in.up
+    before = held(up)
+    deployment = up.request("/deployments/name/retrain/any")["id"]
+    servers = {name: up.record[name] for name in ("prefect", "mlflow")}
+    attempts = opened(logged_in.tab, tmp_path / "page", servers, deployment=deployment, file=str(file))
     assert {"read runs", "create a run silently", "create an experiment by a form"} < attempts
-    assert (target.flows(), target.runs(), target.experiments()) == before
-    assert not target.file.exists()
+    assert held(up) == before
+    assert not file.exists()
 
 
 TEMPORARY = """
@@ -78,14 +56,14 @@ with get_client(sync_client=True) as client:
 """
 
 
-def test_a_page_on_another_port_reaches_no_temporary_server(tmp_path: Path, target: Target) -> None:
+def test_a_page_on_another_port_reaches_no_temporary_server(tmp_path: Path, logged_in: LoggedIn) -> None:
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(Path.cwd())}
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-c", TEMPORARY], env=environment, text=True, **pipes) as process:
         assert process.stdin
         assert process.stdout
         address = process.stdout.readline().strip()
-        assert "create a flow" in opened(target.tab, tmp_path / "page", {"prefect": address})
+        assert "create a flow" in opened(logged_in.tab, tmp_path / "page", {"prefect": address})
         print(file=process.stdin, flush=True)
         assert process.stdout.readline() == "[] []\n"
 
@@ -108,7 +86,7 @@ def requests_of(up: Up) -> list[tuple[str, ...]]:
     ]
 
 
-def test_another_user_is_refused_and_cannot_read_the_login(target: Target) -> None:
+def test_another_user_is_refused_and_cannot_read_the_login(logged_in: LoggedIn) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -116,18 +94,18 @@ def test_another_user_is_refused_and_cannot_read_the_login(target: Target) -> No
     def as_nobody(command: list[str]) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([*nobody, *command], capture_output=True, text=True, check=False, cwd="/")
 
-    for arguments in requests_of(target.up):
+    for arguments in requests_of(logged_in.up):
         is_change = "--data" in arguments  # which Prefect refuses before the login, for want of a token
         assert as_nobody(curl(*arguments)).stdout in ("401", "403" if is_change else "401"), arguments
-    service = target.folder / "store" / "service"
-    for path in (target.folder, *target.folder.parents):  # pytest closes its folders, which a store's may not be
+    service = logged_in.store / "service"
+    for path in (logged_in.folder, *logged_in.folder.parents):  # pytest closes its folders, which a store's may not be
         if path.stat().st_uid == os.geteuid() and path != Path("/"):
             path.chmod(path.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
-    assert as_nobody(["ls", str(target.folder / "store")]).returncode == 0
+    assert as_nobody(["ls", str(logged_in.store)]).returncode == 0
     for path in (service, service / LOGIN, service / "prefect-server.log", service / "prefect" / "prefect.db"):
         assert path.exists()
         assert "Permission denied" in as_nobody(["ls" if path.is_dir() else "cat", str(path)]).stderr
-    password = target.up.login[MLFLOW[1]]
+    password = logged_in.up.login[MLFLOW[1]]
     processes = as_nobody(
         ["sh", "-c", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' ' '"]
     ).stdout
@@ -135,40 +113,41 @@ def test_another_user_is_refused_and_cannot_read_the_login(target: Target) -> No
     assert password not in processes
 
 
-def test_a_forged_name_is_refused_with_the_login(target: Target) -> None:
+def test_a_forged_name_is_refused_with_the_login(logged_in: LoggedIn) -> None:
     assert shutil.which("curl")
-    for login, arguments in zip((PREFECT,) * 2 + (None,) * 4, requests_of(target.up), strict=True):
-        own = target.up.login[login] if login else ":".join(target.up.login[name] for name in MLFLOW)
+    for login, arguments in zip((PREFECT,) * 2 + (None,) * 4, requests_of(logged_in.up), strict=True):
+        own = logged_in.up.login[login] if login else ":".join(logged_in.up.login[name] for name in MLFLOW)
         forged = curl("--user", own, "--header", "host: evil.example", *arguments)
         assert subprocess.run(forged, capture_output=True, text=True, check=True).stdout == "403", arguments
         foreign = curl("--user", own, "--header", "origin: http://127.0.0.1:1", *arguments)
         assert subprocess.run(foreign, capture_output=True, text=True, check=True).stdout == "403", arguments
-    version = curl("--user", target.up.login[PREFECT], f"{target.up.record['prefect']}/admin/version")
+    version = curl("--user", logged_in.up.login[PREFECT], f"{logged_in.up.record['prefect']}/admin/version")
     assert subprocess.run(version, capture_output=True, text=True, check=True).stdout == "200"
 
 
-def test_a_run_chooses_no_command_with_the_login(target: Target) -> None:
+def test_a_run_chooses_no_command_with_the_login(logged_in: LoggedIn, file: Path) -> None:
     """The worker runs what is deployed, and nothing that a run brings, though the server took it."""
-    deployment = target.up.request("/deployments/name/retrain/any")["id"]
-    values: dict[str, Any] = {"command": f"touch {target.file}", "env": {"DYFORMER_STORAGE": "/hostile"}}
+    up = logged_in.up
+    deployment = up.request("/deployments/name/retrain/any")["id"]
+    values: dict[str, Any] = {"command": f"touch {file}", "env": {"DYFORMER_STORAGE": "/hostile"}}
     body = {"parameters": {"dataset": "none"}, "job_variables": values}
     with pytest.raises(AssertionError, match="422"):
-        target.up.request(f"/deployments/{deployment}/create_flow_run", body)
-    given = {"flow_id": target.up.request("/flows/name/reconcile")["id"], "work_pool_name": "dyformer-cpu"}
-    deployment = target.up.request("/deployments/name/reconcile/any")["id"]
+        up.request(f"/deployments/{deployment}/create_flow_run", body)
+    given = {"flow_id": up.request("/flows/name/reconcile")["id"], "work_pool_name": "dyformer-cpu"}
+    deployment = up.request("/deployments/name/reconcile/any")["id"]
     state = {"type": "SCHEDULED", "name": "Scheduled"}
     hostile = {**given, "deployment_id": deployment, "job_variables": values, "state": state, "name": "hostile"}
-    run = target.up.request("/flow_runs/", {**hostile, "work_queue_name": "default"})["id"]
+    run = up.request("/flow_runs/", {**hostile, "work_queue_name": "default"})["id"]
     try:
         final = ("COMPLETED", "FAILED", "CRASHED")
-        wait_until(lambda: target.up.request(f"/flow_runs/{run}")["state_type"] in final, 120, "no end")
+        wait_until(lambda: up.request(f"/flow_runs/{run}")["state_type"] in final, 120, "no end")
     finally:
-        assert not target.file.exists()
+        assert not file.exists()
 
 
-def test_the_login_is_in_no_log_and_in_no_output(target: Target) -> None:
-    password = target.up.login[MLFLOW[1]]
-    assert password not in "\n".join(target.up.lines)
-    for path in (target.folder / "store").rglob("*"):
+def test_the_login_is_in_no_log_and_in_no_output(logged_in: LoggedIn) -> None:
+    password = logged_in.up.login[MLFLOW[1]]
+    assert password not in "\n".join(logged_in.up.lines)
+    for path in logged_in.store.rglob("*"):
         if path.is_file() and path.name != LOGIN:
             assert password.encode() not in path.read_bytes(), path

@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from browser import Browser, browser
+from browser import Browser
+from logged_in import LoggedIn
 from own_log import own_log
-from stack_processes import Up, command, running, wait_until
+from stack_processes import Up, command, wait_until
 
 from flows.service.login import MLFLOW
 from storage.tracking.pages import run_page, runs_page
@@ -70,15 +71,15 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("pages")
-    store, report, log = folder / "store", folder / "report.html", own_log(folder / "mylog.csv")
+def stack(logged_in: LoggedIn) -> Iterator[Stack]:
+    up, folder = logged_in.up, logged_in.folder
+    report, log = folder / "report.html", own_log(folder / "mylog.csv")
     options = (
         "--log",
         str(log),
         *(text for name, value in READING.items() for text in (f"--{name.replace('_', '-')}", value)),
     )
-    with browser(folder / "profile") as tab, running(store) as up, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         settings = [text for name, value in SMALL.items() for text in ("--set", f"{name}={value}")]
         runs = [retrained(up, log, {**SMALL, "model.width": width}) for width in (16, 8)]
         methods = [text for method in METHODS for text in ("--method", method)]
@@ -87,26 +88,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             ("schedule", DATASET, "--cron", "0 3 * * *", *options, "--window", "7d", *settings),
             ("report", DATASET, "--out", str(report)),
         ):
-            ended = command(store, *arguments)
+            ended = command(logged_in.store, *arguments)
             assert ended.returncode == 0, ended.stderr
-        log_in(tab, up)
         for name in MLFLOW:  # of this process, which looks for the address of a page
             patch.setenv(name, up.login[name])
-        yield Stack(up=up, tab=tab, report=report, retrainings=runs)
-
-
-def log_in(tab: Browser, up: Up) -> None:
-    """Log in where the pages require it once, with what `dyformer login` prints."""
-    pages = [line.split()[1] for line in up.lines if re.match(r"(Prefect|MLflow):", line)]
-    printed = command(Path(up.environment["DYFORMER_STORAGE"]), "login").stdout
-    [(prefect, user, password)] = re.findall(r"Prefect +\S+  (\S+)\nMLflow +\S+  user (\S+), password (\S+)\n", printed)
-    tab.logins[up.record["mlflow"]] = (user, password)
-    tab.open(pages[0], "Login")
-    tab.write(prefect)
-    tab.wait("Deployments", "reconcile")
-    tab.open(pages[1], "Experiments")
-    tab.open(pages[1], "Experiments")
-    assert tab.requested == [up.record["mlflow"]]  # once
+        yield Stack(up=up, tab=logged_in.tab, report=report, retrainings=runs)
 
 
 def retrained(up: Up, log: Path, changes: dict[str, Any]) -> str:
