@@ -5,6 +5,7 @@ begin with the groups that take the longest. By itself pytest-xdist begins with 
 short.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from compose_stack import Stack, compose_stack, ends, missing_programs
+from filelock import FileLock
 from logged_in import LoggedIn, logged_in_browser
 from retrainings import published, started
 from stack_processes import wait_until
@@ -24,7 +26,7 @@ from storage.layout import Layout
 FOLDER = Path(__file__).parent
 GROUPS = (
     ("test_servers_away.py",),  # the stack of the compose file runs for three of the groups
-    ("test_killed_runs.py", "test_secrets.py", "test_old_runs.py"),
+    ("test_old_runs.py", "test_killed_runs.py", "test_secrets.py"),
     ("test_chain.py", "test_started_runs.py"),
     ("test_pages.py", "test_attacks.py"),
     ("test_up.py",),
@@ -92,12 +94,20 @@ def log(stack: Stack) -> Path:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(stack: Stack, store: Layout, log: Path) -> dict[str, Any]:
-    """Champion and forecasts of a retraining that nothing disturbs."""
-    begun = time.monotonic()
-    ends(stack, started(stack, log, "undisturbed"))
-    print(f"undisturbed: {time.monotonic() - begun:.0f} s")
-    return published(store, "undisturbed")
+def undisturbed(stack: Stack, store: Layout, log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Champion and forecasts of a retraining that nothing disturbs.
+
+    The first process that needs them makes them for all, because every stack has to give the same.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    made = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "undisturbed.json"
+    with FileLock(made.with_suffix(".lock")):
+        if not made.exists():
+            begun = time.monotonic()
+            ends(stack, started(stack, log, "undisturbed"))
+            print(f"undisturbed: {time.monotonic() - begun:.0f} s")
+            made.write_text(json.dumps(published(store, "undisturbed")))
+    return json.loads(made.read_text())
 
 
 @pytest.fixture

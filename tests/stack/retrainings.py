@@ -37,7 +37,7 @@ def started(stack: Stack, log: Path, dataset: str, deployment: str = "retrain/an
 
 
 def published(store: Layout, dataset: str) -> dict[str, Any]:
-    """Give what must be the same for all datasets of the same log."""
+    """Give what must be the same for all datasets of the same log, as JSON can hold it."""
     record = read_champion(store, dataset)[0]
     assert record is not None
     forecasts = read_table(latest(store, dataset)["forecasts"], "forecasts")
@@ -46,7 +46,7 @@ def published(store: Layout, dataset: str) -> dict[str, Any]:
         "number": record.get("number"),
         "reason": record["reason"],
         "num_published": publications(store, dataset).height,
-        "forecasts": forecasts.drop("space_id", strict=False).to_dicts(),
+        "forecasts": forecasts.drop("space_id", strict=False).write_json(),
     }
 
 
