@@ -5,7 +5,7 @@
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
 # make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
-# make screenshots  the pictures of docs/ui.md, made by the tests of the pages in Chromium
+# make screenshots  the pictures of docs/ui.md except that of the report, made by the tests of the pages in Chromium
 # make notebooks    run the notebooks of examples/ and store their outputs, some minutes
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/

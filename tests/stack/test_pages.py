@@ -230,7 +230,6 @@ def test_the_report_begins_with_the_outcome_and_requests_nothing(stack: Stack, t
     text = stack.tab.open(stack.report.as_uri(), "Ranking of the next links", "Most probable links")
     assert text.startswith(f"{DATASET} v1 step 12: report")
     assert newest["tags"]["promotion_reason"] not in text  # folded
-    stack.picture("report", height=1000)
     stack.tab.run("document.querySelectorAll('details').forEach(each => each.open = true)")
     text = stack.tab.run("document.body.innerText")
     marks = (" publishes", "of ten forecasts come", newest["tags"]["promotion_reason"], "event table version")
