@@ -195,8 +195,8 @@ def check_usable(
     if quarantine["reason"].str.contains("time", literal=True).all():
         raise UnreadableTime(
             f"no time of {names} can be read as {plan.time_unit}: {_reasons(quarantine)}, {raw}. Where this is not the"
-            f" unit of these times, whatever earlier files have, name theirs with `time_unit`"
-            f" ({', '.join(get_args(TimeUnit))}), else their column with `time`"
+            f" unit of these times, name theirs with `time_unit` ({', '.join(get_args(TimeUnit))}), else name their"
+            f" column with `time`"
         )
     where = f"first in {first['file']}, line {first['line']}: {raw}"
     raise NoUsableRows(

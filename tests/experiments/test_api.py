@@ -270,7 +270,7 @@ def test_log_graph_and_model_are_one_line_each(frame: pl.DataFrame, graph: Graph
 @pytest.mark.parametrize(
     ("columns", "reading", "says"),
     [
-        ({"a": [1, 2], "b": [2, 3], "t": [5, 6]}, {"time_unit": "iso"}, "name its column with `time` and its unit"),
+        ({"a": [1, 2], "b": [2, 3], "t": [5, 6]}, {"time_unit": "iso"}, "else name their column with `time`"),
         ({"a": [1, 2], "b": [2, 3], "t": [5, 6]}, {"source": "c"}, "found: a, b, t. Name one of these with `source`"),
         ({"a": [1], "b": [2], "c": [3], "t": [5]}, {"time": "t"}, "choose with `source` and `target`"),
         ({"a": ["x"], "b": ["y"], "t": ["1/2/2024"]}, {}, 'choose with `time_unit="day-first"`'),

@@ -286,7 +286,7 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     reliability = "reliability of the probabilities on step 12, which this forecast had not read: "
     texts = (promotion_line(run["promotion"]), reliability, "1,500 accepted")
     for text in (best["id"].item(), best["partner_id"].item(), *texts, *run["verdict"]):
-        assert html.escape(text) in page
+        assert re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text)) in page
     for plot in ("AUC of each method by family", "Precision of the ten best", "AUC of each step, all links"):
         assert f'alt="{plot}' in page
     client = mlflow.MlflowClient(run["tracking"]["tracker"])

@@ -88,7 +88,7 @@ FOREIGN = {
     "s, then days of a spreadsheet": ("s", HEADER + rows(lambda row: 44_087 + row / 24), "a day of a spreadsheet"),
     "s, then compact dates": ("s", HEADER + rows(dated("%Y%m%d")), "--time-unit iso"),
     "s, then steps": ("s", HEADER + rows(lambda row: row), "around 1970-01-01"),
-    "s, then dates": ("s", HEADER + rows(dated("%Y-%m-%d")), "whatever earlier files have"),
+    "s, then dates": ("s", HEADER + rows(dated("%Y-%m-%d")), "Where this is not the unit of these times, name theirs"),
     "dates, then s": ("iso", HEADER + rows(), "unreadable time"),
     "compact dates, then s": ("compact", HEADER + rows(), "unreadable time"),
     "steps, then s": ("step", HEADER + rows(), "times since the epoch are no steps"),
