@@ -1,6 +1,5 @@
 """The adapter of benchmarks/peers.py: what a peer reads, and what is made of its scores. No peer is needed."""
 
-import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from benchmark_modules import benchmark_module
 from ranked_logs import growing_log
 
 from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, evaluate_queries
@@ -15,12 +15,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.graphs.snapshots import interactions_of, prefix
 from dyformer.sampling.ranking_queries import ranking_queries
 
-PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "peers.py"
-SPEC = importlib.util.spec_from_file_location("peers", PATH)
-assert SPEC is not None
-assert SPEC.loader is not None
-peers = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(peers)
+peers = benchmark_module("peers")
 
 STEP = 4
 GRAPH = growing_log()

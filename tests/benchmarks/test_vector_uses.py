@@ -1,19 +1,12 @@
 """The measures of benchmarks/vector_uses.py, on vectors that hold the groups and on none that do."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
+from benchmark_modules import benchmark_module
 
 from dyformer.logs.planted import PLANTED, PlantedLog, planted_groups, planted_rows
 
-PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "vector_uses.py"
-SPEC = importlib.util.spec_from_file_location("vector_uses", PATH)
-assert SPEC is not None
-assert SPEC.loader is not None
-vector_uses = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(vector_uses)
+vector_uses = benchmark_module("vector_uses")
 
 LOG = PlantedLog(num_nodes=120, num_groups=4, num_weeks=8, num_interactions=150, following=0.9)
 

@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dyformer.baselines import planted_rule
-from dyformer.baselines.planted_rule import NotPlanted, PlantedRule
+from dyformer.experiments import planted_rule
+from dyformer.experiments.planted_rule import NotPlanted, PlantedRule
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import build_snapshots

@@ -1,7 +1,7 @@
 """The rule behind a planted log -> scores of pairs: about the best ranking that a method can give, and no baseline.
 
 It reads the hidden groups of the week to forecast, which no method of METHODS does. A benchmark runs it where it is
-named: `--methods l3,dyformer.baselines.planted_rule:PlantedRule`.
+named: `--methods l3,dyformer.experiments.planted_rule:PlantedRule`.
 
 N nodes of the history    M nodes of the log    R rows    S sources of the week    P pairs
 """
