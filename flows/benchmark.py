@@ -18,8 +18,9 @@ from flows.artifacts import show_tables
 from flows.console import tracked
 from flows.service.managed import managed, stored_task
 from flows.stages import Changes, draw_task, evaluate_task, experiment_of, ingest, metrics_task, track_task, trained
-from flows.tasks.evaluation.evaluate import Group, Posed, read_metrics, units_of
+from flows.tasks.evaluation.evaluate import Group, Posed, units_of
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
+from flows.tasks.evaluation.measure import read_metrics
 from flows.tasks.methods import check_kinds, configured, resolved, searched_dataset
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import Compared, write_benchmark

@@ -34,6 +34,7 @@ from flows.options import (
     Seed,
     WholeTables,
     check_alone,
+    check_ingested,
     check_titles,
     experiment_from,
     with_reading,
@@ -189,6 +190,7 @@ def predict(  # noqa: PLR0913, because each option is an argument
     With --set, DyFormer is trained first by these settings, unless it was trained before.
     """
     experiment = experiment_from(dataset, changes)
+    check_ingested(dataset)
     from flows.tasks.complete_windows import make_complete_snapshots
     from flows.tasks.evaluation.promote import champion_to_publish
     from flows.tasks.predict import write_forecasts
@@ -334,6 +336,7 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of the newest run as one HTML file that opens offline."""
+    check_ingested(dataset)
     from flows.tasks.report import newest_report, read_report, report_page
 
     file = Path(f"{dataset}-report.html") if out is None else out

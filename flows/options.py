@@ -177,6 +177,14 @@ def _as_option(named: re.Match[str]) -> str:
     return f'{flags[0]} "{text}"' if " " in text else f"{flags[0]} {text}"
 
 
+def check_ingested(dataset: str) -> None:
+    """Raise DatasetNotIngested for a name that the store lacks, before anything heavy is imported."""
+    from storage.events.table import newest_version
+    from storage.layout import Layout
+
+    newest_version(Layout.from_environment(), dataset)
+
+
 def check_titles(given: list[str] | None) -> None:
     """Raise UnknownMethod for a misspelt title; a user's own classes are checked when they are imported."""
     from dyformer.experiments.titles import check_title, split_names

@@ -12,7 +12,7 @@ from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import possible_steps
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols.prequential import rankable_steps
-from dyformer.experiments.methods import pair_scorers
+from dyformer.experiments.methods import USUAL_KINDS, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
 from flows.artifacts import show_first, show_report, show_tables
@@ -123,6 +123,7 @@ def retrain(
         "training": made.training,
         "challenger": {"title": made.contender.title, "models": list(made.contender.models)},
         "drift": {**read_drift(drift)[1], "alarm": alarm},
+        "baselines": sorted(baselines_of(USUAL_KINDS)),  # so that the page of the report imports no method
     }
     report = report_task(snapshots, rows, {**summary, "seconds": seconds}, experiment, seed)
     track_task(open_snapshots(snapshots).layout)

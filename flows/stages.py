@@ -13,8 +13,9 @@ from flows.service.commit_events import announce
 from flows.service.managed import managed, stored_task
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.audit import audit_log, read_audit
-from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines, measure, read_metrics
+from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
+from flows.tasks.evaluation.measure import measure, read_metrics
 from flows.tasks.evaluation.promote import champion_to_publish
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender

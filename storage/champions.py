@@ -6,6 +6,7 @@ compares the record with the one that was read.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -39,7 +40,7 @@ PUBLISHED_TABLES = {
 CHAMPION_SCHEMA = {
     "number": pl.Int64,
     "title": pl.String,
-    "since": pl.String,
+    "since": pl.Datetime("us"),  # in UTC
     "step": pl.Int64,
     "metric": pl.String,
     "value": pl.Float64,
@@ -151,8 +152,9 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
     [metric, value] = next(iter(record.get("metrics", {}).items()), (None, None))
     low, difference, high = record.get("difference") or (None, None, None)
     published = record.get("published") or {}
-    own = {name: record.get(name) for name in ("title", "since", "step", "version", "until", "reason")}
+    own = {name: record.get(name) for name in ("title", "step", "version", "until", "reason")}
     own |= {
+        "since": datetime.fromisoformat(record["since"]).astimezone(UTC).replace(tzinfo=None),
         "number": tenure(record)["number"],
         "metric": metric,
         "value": value,

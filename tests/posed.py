@@ -6,7 +6,8 @@ import polars as pl
 
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.settings import Experiment
-from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate, evaluate_baselines, measure, read_metrics
+from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate, evaluate_baselines
+from flows.tasks.evaluation.measure import measure, read_metrics
 from flows.tasks.methods import chosen_methods
 from storage.artifacts.artifact import lineage_of
 

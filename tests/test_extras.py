@@ -62,7 +62,6 @@ def test_the_python_api_needs_torch_only_where_a_method_trains_by_it(tmp_path: P
     ("command", "extra"),
     [
         ("run generated", "service"),
-        ("predict generated", "model"),
         ("benchmark generated", "service"),
         ("up", "service"),
         ("compare a b", "service"),
@@ -84,18 +83,22 @@ def test_reading_querying_and_ranking_need_no_extra(tmp_path: Path) -> None:
         ingest,
         ("sql", "select count(*) from events"),
         ("champions", "mylog"),
+        ("drift", "mylog"),
         ("rank", "mylog", "a1"),
         ("verify",),
         ("settings",),
     ):
         done = without_extras(COMMAND, *arguments, store=tmp_path / "store")
         assert done.returncode == 0, (arguments, done.stderr)
+    done = without_extras(COMMAND, "predict", "mylog", store=tmp_path / "store")
+    assert done.returncode == 1
+    assert "pip install 'dyformer[model]'" in done.stderr
 
 
 def test_the_report_needs_no_extra(tmp_path: Path) -> None:
     done = without_extras(COMMAND, "report", "mylog", store=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith("dyformer: no dataset 'mylog' in ")
+    assert done.stderr.strip().splitlines()[-1].startswith("dyformer: no events of 'mylog' in ")
 
 
 def test_every_package_of_an_extra_is_named_and_none_of_them_is_in_the_core() -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, eigsh, svds
-from sklearn.utils.extmath import randomized_range_finder
 from threadpoolctl import threadpool_limits
 
 RANK = 32
@@ -190,6 +189,8 @@ def _basis(part: sparse.csr_array) -> Values:
 
     ARPACK has none where values are so equal that one of its vectors leads to no new one (its error 3).
     """
+    from sklearn.utils.extmath import randomized_range_finder  # late, because scikit-learn takes a second to import
+
     return np.asarray(randomized_range_finder(part, size=DENSE_NODES, n_iter=NUM_ROUNDS, random_state=0))
 
 

@@ -72,7 +72,8 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         typer.Option(
             "--methods",
             "--method",
-            help="names, such as dyformer,l3 (by default all but trained baselines), or your own, package.module:Class",
+            help="names, such as dyformer,l3, and classes of your own, package.module:Class: these alone run (by"
+            " default all but trained baselines)",
             show_default=False,
         ),
     ] = None,
@@ -188,7 +189,7 @@ def _benchmarked(
 ) -> "Finished":
     """Run the flow and remember its tables."""
     from flows.benchmark import benchmark as flow
-    from flows.tasks.evaluation.evaluate import read_metrics, read_written
+    from flows.tasks.evaluation.measure import read_metrics, read_written
     from flows.tasks.finished import Finished, remember_tables
 
     protocol, experiment, methods = chosen

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.console import print_frame, print_json, printable
-from flows.options import AsJson, Changes, experiment_from
+from flows.console import print_frame, print_json, printable, with_written_times
+from flows.options import AsJson, Changes, check_ingested, experiment_from
 from flows.tasks.retention import KEEP
 
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
@@ -27,7 +27,7 @@ def champions(dataset: Dataset, as_json: AsJson = False) -> None:
 
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
-    rows = listed(layout, dataset)
+    rows = with_written_times(listed(layout, dataset))
     if as_json:
         print_json(rows.to_dicts())
     elif rows.is_empty():
@@ -43,6 +43,7 @@ def rollback(
     ] = None,
 ) -> None:
     """Make an earlier champion the present one, with the forecasts and vectors that it published last."""
+    check_ingested(dataset)
     from flows.tasks.publishing.champions import rollback as roll_back
     from flows.tasks.tracking.projection import project
     from storage.layout import Layout
@@ -77,6 +78,7 @@ def export(
 def drift(dataset: Dataset, changes: Changes = None, as_json: AsJson = False) -> None:
     """Compare the newest complete step with the earlier ones: volume, new nodes, repeats, published forecasts."""
     experiment = experiment_from(dataset, changes)
+    check_ingested(dataset)
     from dyformer.evaluation.drift import drift_texts
     from flows.tasks.drift import measured
 

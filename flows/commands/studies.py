@@ -26,7 +26,8 @@ from flows.console import tracked
 from flows.options import changed_names
 from flows.service.managed import stored_task
 from flows.stages import ingest, track_task
-from flows.tasks.evaluation.evaluate import read_metrics, units_of
+from flows.tasks.evaluation.evaluate import units_of
+from flows.tasks.evaluation.measure import read_metrics
 from flows.tasks.methods import resolved
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import write_study

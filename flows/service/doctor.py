@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from ctypes.util import find_library
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -136,11 +137,14 @@ def _tracking(layout: Layout) -> Finding:
 
 
 def _gpu() -> Finding:
+    has_driver = shutil.which("nvidia-smi") is not None
+    if not has_driver and not Path("/dev/kfd").exists() and find_library("cuda") is None:
+        return _ok("GPU", "none: trainings use the processor")  # without the seconds of importing torch
     import torch
 
     if torch.cuda.is_available():
         return _ok("GPU", ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())))
-    if shutil.which("nvidia-smi") is not None:
+    if has_driver:
         remedy = "install a build of torch for CUDA: see pytorch.org"
         return Finding("GPU", "wrong", f"the driver is there, but torch {torch.__version__} sees none", remedy)
     return _ok("GPU", "none: trainings use the processor")

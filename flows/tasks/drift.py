@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from http.client import HTTPException
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -25,13 +25,14 @@ from dyformer.evaluation.drift import (
 )
 from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.complete_windows import make_complete_snapshots
-from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.made import made
-from flows.tasks.models import Contender
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, read_bytes, read_table
 from storage.artifacts.made import Contents
 from storage.champions import complete_rows, ledger
+
+if TYPE_CHECKING:
+    from flows.tasks.models import Contender
 
 DRIFT, DECISION, ALARM = "drift", "decision.json", "alarm.json"
 WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting
@@ -89,12 +90,16 @@ def measured(dataset: str, experiment: Experiment) -> tuple[pl.DataFrame, dict[s
     return read_drift(write_drift(make_complete_snapshots(dataset), experiment))
 
 
-def champion_without_challenger(snapshots: str, drift: str) -> Contender | None:
+def champion_without_challenger(snapshots: str, drift: str) -> "Contender | None":
     """Return the champion that publishes without a challenger, None where one is to be trained.
 
     The rule of the settings decides. Without a champion, or with one that has no vectors, a challenger is trained.
     """
-    champion = champion_contender(snapshots) if read_drift(drift)[1]["action"] == "skip" else None
+    if read_drift(drift)[1]["action"] != "skip":
+        return None
+    from flows.tasks.evaluation.promote import champion_contender  # late, because torch takes seconds to import
+
+    champion = champion_contender(snapshots)
     return champion if champion is not None and champion.models else None
 
 

@@ -84,11 +84,10 @@ def check_kinds(methods: Mapping[str, Any], protocol: Protocol) -> dict[str, Any
 def benchmark_methods(given: Sequence[str] | None, protocol: Protocol) -> dict[str, Any]:
     """Return the methods of texts such as "dyformer,l3" and "package.module:Class", for a benchmark of a protocol.
 
-    Without any title, the result includes the usual ones of the protocol. Raises UnknownMethod.
+    Without any, these are the usual ones of the protocol. Raises UnknownMethod.
     """
-    names = split_names(given)
-    usual = [] if any(":" not in name for name in names) else default_methods(protocol.methods)
-    return check_kinds(resolved([*usual, *names], protocol.methods), protocol)
+    names = split_names(given) or list(default_methods(protocol.methods))
+    return check_kinds(resolved(names, protocol.methods), protocol)
 
 
 def searched_dataset(opened: Snapshots, step: int) -> str | None:

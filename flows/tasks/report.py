@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -16,7 +16,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.verdict import Verdict, verdict
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
-from flows.tasks.evaluation.evaluate import measure, read_beside, read_metrics
+from flows.tasks.evaluation.measure import measure, read_beside, read_metrics
 from flows.tasks.finished import SUMMARY, planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
@@ -122,9 +122,10 @@ def newest_report(dataset: str) -> str:
     return max(newest, key=files.modified).removesuffix(f"/{MANIFEST}")  # in S3 a request for each
 
 
-def earlier_metrics(opened: Snapshots, addresses: Iterable[str]) -> list[pl.DataFrame]:
-    """Measure the results of earlier steps, for curves; those that were removed since are left out."""
-    return [read_metrics(measure(opened.address, PAPER, [each])) for each in addresses if is_complete(each)]
+def earlier_metrics(opened: Snapshots, summary: dict[str, Any]) -> list[pl.DataFrame]:
+    """Read the metrics of earlier steps, for curves; those of results that were removed since are left out."""
+    results, compared = summary["addresses"].get("earlier", []), summary.get("baselines")
+    return [read_metrics(measure(opened.address, PAPER, [each], compared)) for each in results if is_complete(each)]
 
 
 def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
@@ -139,7 +140,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         "nodes": f"{opened.steps['num_nodes'].max():,}",
         "interactions": f"{opened.steps['num_interactions'].sum():,}",
     }
-    earlier = earlier_metrics(opened, addresses.get("earlier", []))
+    earlier = earlier_metrics(opened, summary)
     step, forecasts = opened.num_steps + 1, addresses["forecasts"]
     return html_report(
         rows,
@@ -159,15 +160,18 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         },
         inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,
         earlier=pl.concat(earlier) if earlier else None,
-        reliability=_reliability(opened, addresses.get("backtest")),
+        reliability=_reliability(opened, summary),
         ledger=complete_rows(ledger(opened.layout, opened.dataset)),
         drift=read_drift(addresses["drift"])[0],
     )
 
 
-def _reliability(opened: Snapshots, backtest: str | None) -> pl.DataFrame | None:
+def _reliability(opened: Snapshots, summary: dict[str, Any]) -> pl.DataFrame | None:
     """Return the probabilities of the published method by bin, beside the links that came; None without a backtest."""
-    return None if backtest is None else read_beside(measure(opened.address, FORECASTS, [backtest])).get("reliability")
+    backtest = summary["addresses"].get("backtest")
+    if backtest is None:
+        return None
+    return read_beside(measure(opened.address, FORECASTS, [backtest], summary.get("baselines"))).get("reliability")
 
 
 def verdict_of(rows: pl.DataFrame, summary: dict[str, Any]) -> Verdict:

@@ -100,6 +100,23 @@ def test_an_output_that_needs_no_data_takes_less_than_a_second(arguments: tuple[
     assert any(cpu_seconds() < 1 for _ in range(3))
 
 
+def test_an_unknown_dataset_is_refused_before_a_method_is_imported(tmp_path: Path):
+    code = """
+import sys
+from flows.cli import main
+for command in ("predict", "report", "drift", "rollback"):
+    try:
+        main([command, "nosuch"])
+    except SystemExit as ending:
+        assert ending.code == 1
+    assert not {"torch", "numba", "scipy", "sklearn", "matplotlib"} & set(sys.modules), command
+"""
+    environment = {**os.environ, "DYFORMER_STORAGE": str(tmp_path)}
+    done = subprocess.run([COMMAND[0], "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no events of 'nosuch'") == 4
+
+
 def test_shells_complete_the_names_of_commands():
     words = {"_DYFORMER_COMPLETE": "complete_bash", "COMP_WORDS": "dyformer bench", "COMP_CWORD": "1"}
     done = subprocess.run(COMMAND, env={**os.environ, **words}, capture_output=True, text=True, check=False)

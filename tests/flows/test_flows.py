@@ -296,7 +296,7 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     found = client.download_artifacts(run["tracking"]["run"], "report.html", str(store.parent))
     assert Path(found).read_text() == page
     assert command("report", "other") == 1
-    assert "no dataset 'other'" in capsys.readouterr().err
+    assert "no events of 'other'" in capsys.readouterr().err
 
 
 def test_a_rerun_prints_the_verdict_and_then_the_ranking_and_the_papers_tables(
@@ -344,6 +344,21 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
 
 def files(store: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+
+
+def test_the_report_and_the_drift_of_a_run_import_no_method(run: Run, store: Path):
+    code = """
+import sys
+import flows.tasks.drift, flows.tasks.report as report
+from dyformer.experiments.settings import experiment_for
+report.html_report = lambda *values, **named: sys.modules.copy()
+loaded = report.report_page(*report.read_report(report.newest_report(sys.argv[1])))
+flows.tasks.drift.measured(sys.argv[1], experiment_for(sys.argv[1]))
+assert not {"torch", "sklearn", "dyformer.experiments.methods"} & {*loaded, *sys.modules}
+"""
+    command, environment = [sys.executable, "-c", code, run["dataset"]], {**os.environ, "DYFORMER_STORAGE": str(store)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.usefixtures("run")

@@ -19,7 +19,8 @@ from flows import retrain
 from flows.cli import main
 from flows.tasks import train
 from flows.tasks.evaluation import promote
-from flows.tasks.evaluation.evaluate import Group, Posed, read_queries
+from flows.tasks.evaluation.evaluate import Group, Posed
+from flows.tasks.evaluation.measure import read_queries
 from flows.tasks.evaluation.promote import (
     ChampionChanged,
     NotEvaluated,

@@ -63,6 +63,7 @@ def test_champions_are_listed_with_reason_interval_and_version(three: list[str])
     assert all(rows["reason"].str.len_chars() > 10)
     assert rows.filter(number=3).select("low", "difference", "high").row(0) == tuple(record_of()["difference"])
     assert rows["since"].is_sorted()
+    assert rows.schema["since"] == publications(layout(), "mylog").schema["published_at"]
     assert champion_problems(layout(), "mylog") == (None, None)
 
 

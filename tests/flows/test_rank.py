@@ -20,7 +20,8 @@ from dyformer.training.stages import node_vectors
 from dyformer.training.stored_weights import TrainedDyFormer
 from flows.console import reliability_line
 from flows.tasks.evaluation.backtest import backtest_published
-from flows.tasks.evaluation.evaluate import read_queries, units_of
+from flows.tasks.evaluation.evaluate import units_of
+from flows.tasks.evaluation.measure import read_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender, StoredWeights, method_of, space_of, stored_method
 from flows.tasks.predict import write_forecasts, write_vectors

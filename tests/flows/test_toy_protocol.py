@@ -23,7 +23,7 @@ from dyformer.experiments.studies.studies import STUDIES, Study
 from dyformer.experiments.titles import UnknownMethod
 from flows.commands.benchmark import _print_studies, _run_protocol
 from flows.commands.studies import run_study
-from flows.tasks.evaluation.evaluate import read_metrics
+from flows.tasks.evaluation.measure import read_metrics
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
 from storage.tracking.runs import experiment_name, open_tracker

@@ -1,6 +1,6 @@
 """A protocol, methods and units of a log -> what is drawn, scored and measured, each stored once."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,21 +8,18 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from dyformer.evaluation.protocols.prequential import QUERY_TABLES
-from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen_units, evaluated
-from dyformer.experiments.methods import TrainingStage, Variation, baselines_of, pair_scorers
+from dyformer.evaluation.protocols.protocol import Job, Protocol, chosen_units, evaluated
+from dyformer.experiments.methods import TrainingStage, Variation, pair_scorers
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
-from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables
 from flows.console import ongoing
+from flows.tasks.evaluation.measure import protocol_record, tables_of
 from flows.tasks.made import made
 from flows.tasks.methods import fitted_once, own_errors, record_of
 from flows.tasks.models import method_code, space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import lineage_of, names, read_table
-from storage.artifacts.code import project_modules, source_digest
-
-METRICS = "metrics"
+from storage.artifacts.artifact import read_table
+from storage.artifacts.code import project_modules
 
 
 class Group(NamedTuple):
@@ -71,7 +68,7 @@ def draw(posed: Posed) -> str | None:
         opened,
         "queries",
         until=opened.num_steps,  # because candidates may be links of later steps
-        settings={**settings, **_record(protocol)},
+        settings={**settings, **protocol_record(protocol)},
         make=partial(protocol.draw, Job(log=opened, units=posed.units, seed=seed, settings=protocol.chosen)),
         code=project_modules(protocol.draw),
     )
@@ -93,7 +90,7 @@ def evaluate(posed: Posed, group: Group) -> str:
         "units": list(posed.units),
         "drawn": [opened.layout.relative(address) for address in inputs],
         "directed": opened.directed,
-        **_record(protocol),
+        **protocol_record(protocol),
         **records,
         **as_record(experiment, "graph"),
     }
@@ -104,7 +101,7 @@ def evaluate(posed: Posed, group: Group) -> str:
             units=posed.units,
             seed=posed.seed,
             config=experiment.graph,
-            drawn={name: read_table(address, name) for address in inputs for name in _tables(address)},
+            drawn={name: read_table(address, name) for address in inputs for name in tables_of(address)},
             settings=protocol.chosen,
             candidates_of=candidate_pairs,
         )
@@ -136,76 +133,9 @@ def code_behind(protocol: Protocol, methods: Iterable[object]) -> tuple[str, ...
     return project_modules(protocol.trial, protocol.evaluate, evaluated, candidate_pairs, *kinds)
 
 
-def _record(protocol: Protocol) -> dict[str, Any]:
-    """Give the settings of a protocol, and the digest of its module where this is not the project's."""
-    own = {} if project_modules(protocol.rows) else {"protocol_code": source_digest(protocol.rows)}
-    return {"protocol_settings": protocol.chosen, **own}
-
-
 def evaluate_baselines(snapshots: str, protocol: Protocol, step: int, seed: int = 0) -> str:
     """Evaluate all METHODS that score pairs without vectors, but those of ON_REQUEST."""
     return evaluate(Posed(snapshots=snapshots, protocol=protocol, units=(step,), seed=seed), Group(pair_scorers()))
-
-
-def measure(snapshots: str, protocol: Protocol, scores: Sequence[str], baselines: Collection[str] | None = None) -> str:
-    """Make the metrics of results, unless they exist; return the address of the rows and the tables beside them.
-
-    All methods are compared with those of `baselines`, by default the known ones of the protocol.
-    """
-    opened = open_snapshots(snapshots)
-    compared = baselines_of(protocol.compared_with or protocol.methods) if baselines is None else baselines
-    results = [result_of(opened, address) for address in scores]
-    units = [unit for result in results for unit in result.units]
-    return made(
-        opened,
-        METRICS,
-        until=opened.num_steps if protocol.whole_log else max(units),
-        settings={
-            "protocol": protocol.name,
-            "baselines": sorted(compared),
-            **_record(protocol),
-            "scores": list(map(opened.layout.relative, scores)),
-        },
-        make=partial(protocol.rows, results, opened, compared),
-        code=project_modules(protocol.rows),
-        inputs=tuple(scores),
-    )
-
-
-def result_of(opened: Snapshots, address: str) -> Result:
-    """Open the stored results of one task."""
-    settings = lineage_of(address).settings
-    drawn = [opened.layout.absolute(relative) for relative in settings["drawn"]]
-    return Result(
-        units=tuple(settings["units"]),
-        seed=settings["seed"],
-        table=partial(read_table, address),
-        drawn=partial(read_table, drawn[0]) if drawn else partial(read_table, address),
-    )
-
-
-def read_queries(address: str) -> RankingQueries:
-    """Read the ranking queries of an artifact of `draw`."""
-    return queries_from_tables({name: read_table(address, name) for name in QUERY_TABLES})
-
-
-def read_metrics(address: str) -> pl.DataFrame:
-    """Read the rows of METRICS_SCHEMA of an artifact of `measure`."""
-    return read_table(address, METRICS)
-
-
-def read_written(address: str, protocol: Protocol) -> pl.DataFrame:
-    """Read the table of an artifact of `measure` that a protocol writes as JSON."""
-    return read_table(address, protocol.written)
-
-
-def read_beside(address: str) -> dict[str, pl.DataFrame]:
-    """Read the tables beside the rows."""
-    return {name: read_table(address, name) for name in _tables(address) if name != METRICS}
-
-
-def _tables(address: str) -> list[str]:
-    return [file.removesuffix(".parquet") for file in names(address) if file.endswith(".parquet")]
 
 
 def _prepared(opened: Snapshots, posed: Posed, group: Group) -> tuple[dict[str, Any], Experiment, dict[str, Any]]:

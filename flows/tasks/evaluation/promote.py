@@ -17,7 +17,8 @@ from dyformer.experiments.settings import OldSettings
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.sampling.ranking_queries import RankingQueries
 from dyformer.training.checkpoint import WeightsDoNotFit
-from flows.tasks.evaluation.evaluate import Group, Posed, evaluate, read_queries
+from flows.tasks.evaluation.evaluate import Group, Posed, evaluate
+from flows.tasks.evaluation.measure import read_queries
 from flows.tasks.methods import resolved
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.snapshots import Snapshots, open_snapshots

@@ -15,7 +15,7 @@ from dyformer.experiments.changes import changes_of, settings_of
 from dyformer.experiments.methods import Method
 from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluation.audit import RECORD, read_audit
-from flows.tasks.evaluation.evaluate import read_beside, read_metrics
+from flows.tasks.evaluation.measure import read_beside, read_metrics
 from flows.tasks.made import made
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.tracking.content import (

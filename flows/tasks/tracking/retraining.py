@@ -149,7 +149,7 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
             {"best_baseline": "none", "difference": "none", **difference_tags(ranked.filter(method=contender.title))}
         )
         _track_published(run, table.filter(protocol=FORECASTS.name, slice="all"))
-        _draw_metrics(run, opened, table, addresses["earlier"])
+        _draw_metrics(run, opened, table, summary)
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
         run.artifact("report.html", report_page(table, summary).encode())
         run.table("metrics.csv", table)
@@ -223,11 +223,11 @@ def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
     run.plot("plots/drift.png", drift_curve(rows))
 
 
-def _draw_metrics(run: TrackedRun, opened: Snapshots, table: pl.DataFrame, earlier: list[str]) -> None:
+def _draw_metrics(run: TrackedRun, opened: Snapshots, table: pl.DataFrame, summary: dict[str, Any]) -> None:
     """Plot the metrics of both protocols, and attach the tables of the paper's."""
     pairs = table.filter(protocol=PAPER.name)
     if not pairs.is_empty():
-        draw(run, pairs, {"course": pl.concat([pairs, *earlier_metrics(opened, earlier)])})
+        draw(run, pairs, {"course": pl.concat([pairs, *earlier_metrics(opened, summary)])})
         track_tables(run, PAPER, pairs, opened.dataset)
     draw(run, table.filter(protocol=PREQUENTIAL.name))
 

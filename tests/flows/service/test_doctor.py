@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -62,6 +63,14 @@ def wrong(found: Found) -> set[str]:
 def no_server() -> Iterator[None]:
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
         yield
+
+
+def test_a_machine_without_a_driver_has_no_gpu_though_torch_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "find_library", lambda name: None)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert doctor._gpu().outcome == "ok"
 
 
 @pytest.mark.usefixtures("no_server")
