@@ -107,7 +107,7 @@ def print_report(
 
     Args:
         metrics: the report's scores.
-        summary: the report's summary.
+        summary: the report's summary, and whether the log is `directed` and `bipartite`.
         options: `--set` and `--seed` of the run; without a champion `predict` needs --set.
         verdict: its sentences.
         storage: the value of `--storage`, None where the environment sets it.
@@ -183,6 +183,8 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     dataset, addresses = summary["dataset"], summary["addresses"]
     program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
     columns, of_dataset = "id, partner_id, probability, linked_before", f"where dataset = '{dataset}'"
+    if not summary["directed"]:  # each pair is among those of both its ends
+        columns = f"distinct on (least(id, partner_id), greatest(id, partner_id)) {columns}"
     tables = [f"{kind} where {_keys(addresses[kind])}" for kind in ("forecasts", "vectors")]
     if summary["promotion"]["champion"] is not None:  # settings would make `predict` leave the champion out
         tables = [f"latest_forecasts {of_dataset}", f"latest_vectors {of_dataset}"]
@@ -190,6 +192,8 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     predict = f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}"
     if summary["promotion"]["champion"] is None and "--set" not in options:
         predict = ""  # it would find no champion
+    if summary["bipartite"]:
+        tables[0] += " and side = 0"
     return [
         f'{program} sql "select {columns} from {tables[0]} order by score desc limit 10"',  # noqa: S608
         f'{program} sql "select id, vector from {tables[1]} limit 10"',  # noqa: S608

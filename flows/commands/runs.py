@@ -146,11 +146,16 @@ def next_options(context: typer.Context) -> dict[str, Any]:
 def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_options: dict[str, Any]) -> None:
     """Print the verdict and the scores of a run and the commands that may follow; write everything to the file."""
     from flows.tasks.report import read_report, verdict_of
+    from flows.tasks.snapshots import open_snapshots
+    from storage.events.declarations import declaration
 
     metrics, summary = read_report(report)
     summary["counts"].pop("changed")  # the flow's value: False, because the command ingested the rows before it
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
     sentences = verdict_of(metrics, summary).sentences
-    print_report(metrics, summary, sentences, **next_options)
+    opened = open_snapshots(summary["addresses"]["snapshots"])
+    has_two = (declaration(opened.layout, opened.dataset) or {})["bipartite"]
+    ends = {"directed": opened.directed or has_two, "bipartite": has_two}
+    print_report(metrics, {**summary, **ends}, sentences, **next_options)
     if json_file is not None:
         write_json(json_file, {**summary, "verdict": list(sentences), "scores": plain_steps(metrics), "report": report})

@@ -1,11 +1,12 @@
 """The commands of the service: servers, deployments, schedules."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from flows.console import print_frame, print_json, printable
+from flows.console import ongoing, print_frame, print_json, printable
 from flows.ending import FAILED
 from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_reading
 
@@ -123,8 +124,12 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         when = schedules.schedule_of(cron, interval, timezone)
         experiment_from(dataset, changes).check_interactions()  # a wrong setting is refused here, not at night
         values = dict(change.split("=", 1) for change in changes or [])
-        name = schedules.make_schedule(dataset, when, reading, values, seed, as_of=as_of, gpu=gpu)
+        missing = schedules.check_logs(dataset, reading)
+        with ongoing("make the schedule", file=sys.stderr):
+            name = schedules.make_schedule(dataset, when, reading, values, seed, as_of=as_of, gpu=gpu)
         _print(f"{dataset} is retrained by itself: deployment {name} on {server}")
+        for path in missing:
+            _print(f"{path} is not on this machine: each run fails where its worker does not find it either")
 
 
 def track(
@@ -164,7 +169,8 @@ def doctor(
 
     from flows.service.doctor import findings
 
-    found = [finding._asdict() for finding in findings(on)]
+    with ongoing("look at the installation", file=sys.stderr):
+        found = [finding._asdict() for finding in findings(on)]
     print_json(found) if as_json else print_frame(pl.DataFrame(found))
     if any(finding["outcome"] == "wrong" for finding in found):
         raise typer.Exit(FAILED)

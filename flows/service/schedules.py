@@ -1,5 +1,8 @@
 """A dataset and a cron line or an interval -> a deployment of its own on the configured Prefect server."""
 
+import glob
+import itertools
+import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +16,7 @@ from flows.options import DEFAULTS
 from flows.service import TAG
 from flows.service.dead_runs import all_pages
 from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
+from flows.service.running import running_stack
 from storage.events.declarations import declaration
 from storage.layout import SAFE_NAME, Layout
 
@@ -55,7 +59,31 @@ def absolute_logs(reading: dict[str, Any]) -> dict[str, Any]:
     """Make the paths of a log absolute, because a worker starts its runs in a folder of their own."""
     if not reading.get("log"):
         return reading
-    return {**reading, "log": [each if "://" in each else str(Path.cwd() / each) for each in reading["log"]]}
+    paths = [each if "://" in each else str(Path.cwd() / Path(each).expanduser()) for each in reading["log"]]
+    return {**reading, "log": paths}
+
+
+def check_logs(dataset: str, reading: dict[str, Any]) -> list[str]:
+    """Return the paths of a log that are not on this machine, because workers of another one may have them.
+
+    A folder may be empty, and a pattern may match nothing yet. Raises BadSchedule if the workers are those of
+    `dyformer up` on this machine.
+    """
+    paths = [path for path in absolute_logs(reading).get("log", []) if "://" not in path]
+    missing = [path for path in paths if not _unmagical(Path(path)).exists()]
+    stack = running_stack(Layout.from_environment())
+    if missing and stack is not None and stack["prefect"] == os.environ.get("PREFECT_API_URL"):
+        raise BadSchedule(
+            f"{dataset}: expected a file or a folder at {missing[0]}, and there is none, so that every run would fail:"
+            " make the folder, into which files may come later, or correct `log`"
+        )
+    return missing
+
+
+def _unmagical(path: Path) -> Path:
+    """Return the part of a path before its first pattern."""
+    parts = itertools.takewhile(lambda part: not glob.has_magic(part), path.parts)
+    return Path(*parts)
 
 
 def make_schedule(

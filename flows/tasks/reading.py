@@ -51,8 +51,9 @@ class OptionsWithoutEffect(ValueError):
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
     """Give the declarations of a log, and its window.
 
-    The options of this call come first, then the stored declaration, then the known dataset of this name. Raises
-    UnknownReading for a value that no option takes.
+    The options of this call come first, then the stored declaration, then the known dataset of this name. Where a call
+    names the column of one end alone, the other one is that of the newest files. Raises UnknownReading for a value that
+    no option takes.
     """
     fraction(reading.get("max_bad", "1%"))  # also checked if no row is read
     known = DATASETS.get(dataset)
@@ -63,8 +64,18 @@ def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple
     base = declared_by(known) if known else Declared()
     base = replace(base, **{name: value for name, value in record.items() if name in names})
     given = {name: _plain(name, value) for name, value in reading.items() if name in names}
+    given |= _other_end(record, given)
     window = reading.get("window") or record.get("window") or (known.window if known else OWN_LOG_WINDOW)
     return replace(base, **given), Window.parse(str(window))
+
+
+def _other_end(record: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, str]:
+    """Give the end that a call does not name beside the other, because one end alone cannot be guessed by its name."""
+    left = {"source", "target"} - given.keys()
+    forms = record.get("forms") or []
+    if len(left) != 1 or not forms:
+        return {}
+    return {name: str(forms[-1]["columns"][name]) for name in left if record.get(name) is None}
 
 
 def check_unread(layout: Layout, dataset: str, reading: dict[str, Any], old_files: Sequence[RawFile]) -> None:

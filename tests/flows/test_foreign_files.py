@@ -298,6 +298,17 @@ def test_the_forms_of_a_dataset_are_in_its_declaration(ingest: Ingest):
     assert form["columns"] == {"source": "source", "target": "target", "time": "time"}
 
 
+def test_a_call_that_names_one_end_has_the_other_of_the_files_before(ingest: Ingest, tmp_path: Path):
+    header, form = "source,kind,target,time\n", "{source},{target},{target},{time}"
+    for name, at in (("old.csv", range(300)), ("new.csv", NEW)):
+        (tmp_path / name).write_text(header + rows(at=at, form=form))
+    assert ingest("old.csv")[0] == 0
+    code, printed = ingest("new.csv", "--target", "kind")  # a slip
+    assert (code, "its target is the column 'kind', so far the column 'target'" in printed) == (1, True), printed
+    code, printed = ingest("new.csv", "--target", "target")
+    assert (code, "columns  source = source, target = target, time = time" in printed) == (0, True), printed
+
+
 def test_the_form_of_a_first_ingest_that_failed_binds_nobody(
     ingest: Ingest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,10 +1,12 @@
 """A command names the page of its run in MLflow, and no output has the password of MLflow's address."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from flows.console import next_commands
@@ -36,7 +38,30 @@ def tracked(layout: Layout, **changes: object) -> dict[str, Any]:
 def commands(tracking: dict[str, Any]) -> list[str]:
     addresses = {"forecasts": "/store/dataset=uci", "vectors": "/store/dataset=uci"}
     summary = {"dataset": "uci", "addresses": addresses, "tracking": tracking, "promotion": {"champion": None}}
-    return next_commands(summary, [], None)[2:]  # after those of forecasts and vectors
+    ends = {"directed": True, "bipartite": False}
+    return next_commands({**summary, **ends}, [], None)[2:]  # after those of forecasts and vectors
+
+
+@pytest.mark.parametrize(
+    ("ends", "pairs"),
+    [
+        ({"directed": True, "bipartite": False}, ["a b", "b a", "c a"]),
+        ({"directed": False, "bipartite": False}, ["a b", "c a"]),
+        ({"directed": True, "bipartite": True}, ["a b", "c a"]),
+    ],
+    ids=["directed", "undirected", "bipartite"],
+)
+def test_the_next_command_lists_each_pair_once(ends: dict[str, bool], pairs: list[str]) -> None:
+    champion = {"promotion": {"champion": {}}, "tracking": {"problem": "away", "tracker": "", "run": ""}}
+    addresses = {"forecasts": "/store/dataset=uci", "vectors": "/store/dataset=uci"}
+    summary = {"dataset": "uci", "addresses": addresses, **champion, **ends}
+    with duckdb.connect() as database:
+        database.sql(
+            "create table latest_forecasts as select 'uci' as dataset, true as linked_before, score as probability, *"
+            " from (values ('a', 0, 'b', 3), ('b', 1, 'a', 2), ('c', 0, 'a', 1)) as _(id, side, partner_id, score)"
+        )
+        statement = shlex.split(next_commands(summary, [], None)[0])[2]
+        assert [f"{row[0]} {row[1]}" for row in database.sql(statement).fetchall()] == pairs
 
 
 def test_next_command_opens_the_page_of_the_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from prefect.states import Completed, Pending, Scheduled
 import flows.cli
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
 from flows.service.running import LOCK
-from flows.service.schedules import BadSchedule, _when, absolute_logs, make_schedule, schedule_of
+from flows.service.schedules import BadSchedule, _when, absolute_logs, check_logs, make_schedule, schedule_of
 from flows.tasks.ingest import ingest_log
 from storage.events.declarations import declare
 from storage.layout import Layout
@@ -217,6 +217,24 @@ def test_addresses_of_an_object_store_stay(tmp_path: Path, monkeypatch: pytest.M
     reading = {"log": ["s3://bucket/logs/", "a.csv", "/abs/b.csv"], "window": "7d"}
     assert absolute_logs(reading)["log"] == ["s3://bucket/logs/", str(tmp_path / "a.csv"), "/abs/b.csv"]
     assert absolute_logs({"window": "7d"}) == {"window": "7d"}
+
+
+def test_a_log_that_no_worker_could_find_is_refused_on_this_machine_and_named_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    (tmp_path / "incoming").mkdir()
+    missing = {"log": ["incoming/*.csv", "nosuch/", "s3://bucket/nosuch/"]}
+    assert check_logs("mine", missing) == [str(tmp_path / "nosuch")]
+    stack = {"prefect": "http://127.0.0.1:4200/api"}
+    monkeypatch.setattr("flows.service.schedules.running_stack", lambda layout: stack)
+    with pytest.raises(BadSchedule, match=r"expected a file or a folder at .*nosuch, .*make the folder"):
+        check_logs("mine", missing)
+    assert check_logs("mine", {"log": ["incoming/*.csv"]}) == check_logs("mine", {}) == []
+    stack["prefect"] = "http://127.0.0.1:4201/api"  # the schedule goes to another server, with other workers
+    assert check_logs("mine", missing) == [str(tmp_path / "nosuch")]
 
 
 def test_a_command_without_a_server_says_how_to_get_one(
