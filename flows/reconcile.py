@@ -1,4 +1,4 @@
-"""Flow: the store and the servers -> nothing that is dead runs, nothing that is due is missing."""
+"""The store and the servers -> nothing that is dead runs, nothing that is due is missing."""
 
 import os
 import time
@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate
 from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
 
-from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, skip_late
+from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
+from flows.service.environment import TEMPORARY, server_in_use
 from flows.service.missing_runs import start_missing
 from flows.tasks.retention import KEEP, prune_published
 from flows.tasks.tracking.projection import project
@@ -22,32 +25,30 @@ from storage.tracking.runs import open_tracker
 from storage.tracking.upkeep import end_dead_runs as end_tracked
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
+    from uuid import UUID
+
+    from prefect.client.orchestration import SyncPrefectClient
 
 Duty = Callable[[], tuple[list[str], list[str]]]
 TITLES = {
     "dead": "runs without a heartbeat, ended",
     "orphans": "tasks of ended runs, ended",
     "unbegun": "runs that a worker had taken and not begun, due again",
-    "late": "late runs of this flow, skipped",
     "tracked": "runs of MLflow whose flow is dead, ended",
-    "sent": "results that MLflow lacked, sent",
     "started": "retrainings that were missing, started",
-    "forgotten": "runs of this flow that ended a day ago, deleted",
+    "sent": "results that MLflow lacked, sent",
     "pruned": "old versions, removed",
     "problems": "to be looked at",
 }
+DEPLOYMENT = "reconcile/any"
 WHOLE_LOOK, WHOLE_SECONDS = "whole-look", 3600.0
 RETRY_SECONDS = 600.0  # until the next look at everything, where a duty of this one failed
-HOURLY = ("tracked", "forgotten", "pruned")  # and MLflow's runs at once, if something has died
+HOURLY = ("tracked", "pruned")  # and MLflow's runs at once, if something has died
 
 
 @flow(flow_run_name="reconcile")
 def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
-    """End what is dead, start what is missing, send what MLflow lacks, and remove old versions.
-
-    The look of each minute is cheap. One an hour, and one that a person starts, also looks at all results, at MLflow's
-    runs and for old runs and versions.
+    """Look at everything, as a person wants it now: the look of each minute needs no run.
 
     Args:
         keep: number of versions that stay of each dataset that publishes forecasts; None: all.
@@ -55,52 +56,94 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     Returns:
         A list of lines for each key of TITLES.
     """
-    layout, context = Layout.from_environment(), FlowRunContext.get()
-    run = None if context is None else context.flow_run
-    is_scheduled = is_by_schedule(run)
-    is_whole = not is_scheduled or is_whole_due(layout)
+    context = FlowRunContext.get()
+    own = None if context is None or context.flow_run is None else context.flow_run.id
     with get_client(sync_client=True) as client:
-        duties = {
-            "dead": lambda: (end_dead_runs(client, run), []),
-            "orphans": lambda: (end_orphans(client), []),
-            "unbegun": lambda: (resubmit_unbegun(client), []),
-            "late": lambda: (skip_late(client, run), []),
-            "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
-            "sent": lambda: project(layout, whole=is_whole, patient=is_scheduled),
-            "started": lambda: start_missing(client, layout, whole=is_whole),
-            "forgotten": lambda: (forget_old(client, run), []),
-            "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
-        }
-        done: dict[str, list[str]] = {}
-        problems: list[str] = []
-        failed: set[str] = set()
-        for name, duty in duties.items():
-            has_died = name == "tracked" and bool(done["dead"] or done["orphans"])
-            is_due = is_whole or has_died or name not in HOURLY
-            done[name], found = _tried(name, duty, failed) if is_due else ([], [])
-            problems += found
+        return look(client, Layout.from_environment(), keep, own=own)
+
+
+def look_by_itself() -> None:
+    """Look as each minute; once an hour at all results, at MLflow's runs and for old versions, too.
+
+    Raises:
+        ServerUnreachable: the configured Prefect server is away. Nothing is looked at then, because whether a run goes
+            on is known there.
+    """
+    if server_in_use() == TEMPORARY:  # which nobody uses but its own process
+        return
+    layout = Layout.from_environment()
+    is_whole = is_whole_due(layout)
+    with get_client(sync_client=True) as client:
+        look(client, layout, kept(client) if is_whole else None, is_whole=is_whole, is_patient=True)
+
+
+def look(
+    client: "SyncPrefectClient",
+    layout: Layout,
+    keep: int | None,
+    *,
+    is_whole: bool = True,
+    is_patient: bool = False,
+    own: "UUID | None" = None,
+) -> dict[str, Any]:
+    """End what is dead, start what is missing, send what MLflow lacks, and remove old versions.
+
+    Args:
+        client: of Prefect's server.
+        layout: of the store.
+        keep: number of versions that stay of each dataset that publishes forecasts; None: all.
+        is_whole: whether to look at all results, at MLflow's runs and for old versions, which takes longer.
+        is_patient: whether a result that MLflow refuses is tried after longer and longer pauses.
+        own: the run that looks, if one does.
+
+    Returns:
+        A list of lines for each key of TITLES.
+    """
+    # What may take long comes last: a look that takes too long is ended, and the next one sends the rest.
+    duties = {
+        "dead": lambda: (end_dead_runs(client, own), []),
+        "orphans": lambda: (end_orphans(client), []),
+        "unbegun": lambda: (resubmit_unbegun(client), []),
+        "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
+        "started": lambda: start_missing(client, layout, whole=is_whole),
+        "sent": lambda: project(layout, whole=is_whole, patient=is_patient),
+        "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
+    }
+    done: dict[str, list[str]] = {}
+    problems: list[str] = []
+    failed: set[str] = set()
+    for name, duty in duties.items():
+        has_died = name == "tracked" and bool(done["dead"] or done["orphans"])
+        is_due = is_whole or has_died or name not in HOURLY
+        done[name], found = _tried(name, duty, failed) if is_due else ([], [])
+        problems += found
     if is_whole:
         note_whole(layout, is_soon=bool(failed))
-    worth_a_page = {name: lines for name, lines in done.items() if name != "forgotten"}
-    if is_whole or any(worth_a_page.values()):  # a fault that stays has one page an hour
-        show_lines({**worth_a_page, "problems": problems})
-    for problem in problems:
-        print(problem, flush=True)
-    return {**done, "problems": problems}
+    lines = {**done, "problems": problems}
+    if is_whole or any(done.values()):  # a fault that stays has one page an hour
+        show_lines(client, lines, own)
+    for name, each in lines.items():
+        for line in each:
+            print(f"{TITLES[name]}: {line}", flush=True)
+    return lines
 
 
-def show_lines(done: dict[str, list[str]]) -> None:
+def show_lines(client: "SyncPrefectClient", lines: dict[str, list[str]], own: "UUID | None") -> None:
     """Show what was done on a page of Prefect, if anything was."""
-    sections = [f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in done[name]) for name in done if done[name]]
+    sections = [
+        f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in each) for name, each in lines.items() if each
+    ]
     if sections:
-        from flows.artifacts import show_page  # with all that trains and evaluates, and most looks have no page
+        page = ArtifactCreate(key="reconcile-all", type="markdown", data="\n\n".join(sections), flow_run_id=own)
+        client.create_artifact(page)
 
-        show_page("reconcile", "all", "\n\n".join(sections))
 
-
-def is_by_schedule(run: "FlowRun | None") -> bool:
-    """Whether a run is one of the schedule's, and none that a person started."""
-    return run is not None and bool(run.auto_scheduled)
+def kept(client: "SyncPrefectClient") -> int | None:
+    """Number of versions that stay, by the deployment, whose parameter a person may have set."""
+    try:
+        return client.read_deployment_by_name(DEPLOYMENT).parameters.get("keep", KEEP)
+    except ObjectNotFound:  # not deployed yet, or deleted
+        return KEEP
 
 
 def is_whole_due(layout: Layout) -> bool:

@@ -99,7 +99,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
 ) -> None:
     """Retrain a dataset by itself on the configured Prefect server; needs no file and no new image.
 
-    A run that is due while the one before it still runs does nothing: it ends as Cancelled or Skipped, with the reason.
+    A run that is due while the one before it still runs does nothing: it ends as Cancelled, with the reason.
     """
     wanted = [list_all, remove, pause, resume, cron is not None or interval is not None]
     if sum(wanted) != 1:

@@ -26,20 +26,17 @@ PENDING_SECONDS = 45.0  # with a look each minute its slot is free within two
 PENDING_ELSEWHERE_SECONDS = 600.0
 RECENT = timedelta(days=7)  # older runs were ended by an earlier look
 LONGEST_UNKNOWN = timedelta(days=1)
-LONGEST_KEPT = timedelta(days=1)
 TAGGED = {"all_": [TAG]}
 ACTIVE = ("RUNNING", "PENDING")
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 DEAD = "its process is gone: no heartbeat"
 PARENT_ENDED = "the run that it belongs to has ended"
-SKIPPED = "Skipped"  # the state of a run that another one made needless
-OVERTAKEN = "it was due while another run of its deployment, which did its work, began"
 NEVER_BEGAN = "a worker took it and ended before it began: it is due again"
 
 
 def end_dead_runs(
     client: "SyncPrefectClient",
-    own: "FlowRun | None" = None,
+    own: "UUID | None" = None,
     silent: float = SILENT_SECONDS,
     second_look: float = SECOND_LOOK_SECONDS,
 ) -> list[str]:
@@ -47,7 +44,7 @@ def end_dead_runs(
 
     `own` is the run that looks.
     """
-    suspects = [run for run in silent_runs(client, silent) if own is None or run.id != own.id]
+    suspects = [run for run in silent_runs(client, silent) if run.id != own]
     if not suspects:
         return []
     time.sleep(second_look)
@@ -103,34 +100,6 @@ def _has_other_machines(client: "SyncPrefectClient", run: "FlowRun") -> bool:
         return False
     online = [each for each in client.read_workers_for_work_pool(run.work_pool_name) if each.status == "ONLINE"]
     return len(online) > len(called_with("worker start", f"--pool {run.work_pool_name}"))
-
-
-def skip_late(client: "SyncPrefectClient", own: "FlowRun | None") -> list[str]:
-    """Skip the other scheduled runs of a run's deployment that are due, whose work it does; returns their names.
-
-    A run that a person started stays, because it may have other parameters.
-    """
-    from prefect.states import Cancelled
-
-    if own is None or own.deployment_id is None:
-        return []
-    of_this, due = {"any_": [own.deployment_id]}, {"before_": datetime.now(UTC)}
-    found = runs_where(client, deployment_id=of_this, state=_states("SCHEDULED"), expected_start_time=due)
-    late = [run for run in found if run.auto_scheduled and run.id != own.id]
-    for run in late:
-        client.set_flow_run_state(run.id, Cancelled(name=SKIPPED, message=OVERTAKEN))
-    return [run.name for run in late]
-
-
-def forget_old(client: "SyncPrefectClient", own: "FlowRun | None", longest: timedelta = LONGEST_KEPT) -> list[str]:
-    """Delete the runs of a run's deployment that ended a day ago, because one comes every minute; returns a line."""
-    if own is None or own.deployment_id is None:
-        return []
-    of_this, before = {"any_": [own.deployment_id]}, {"before_": datetime.now(UTC) - longest}
-    old = runs_where(client, deployment_id=of_this, state=_states(*FINAL), end_time=before)
-    for run in old:
-        client.delete_flow_run(run.id)
-    return [f"{len(old)} runs"] if old else []
 
 
 def ended_among(client: "SyncPrefectClient", since: Mapping[str, datetime]) -> set[str]:

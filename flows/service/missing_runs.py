@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dyformer.experiments.settings import experiment_for
 from flows.service import TAG
-from flows.service.dead_runs import FINAL, SKIPPED, runs_where
+from flows.service.dead_runs import FINAL, runs_where
 from flows.service.schedules import dataset_of, scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.finished import lacks_published
@@ -129,7 +129,7 @@ def _lacks_published(
 
 def _is_try(run: "FlowRun") -> bool:
     """Whether a run did something, or was to: the server refuses one that comes while another one goes on."""
-    return run.state is None or (run.state.name != SKIPPED and run.state.message != REFUSED)
+    return run.state is None or run.state.message != REFUSED
 
 
 def _is_seen(dataset: str, deployment: "DeploymentResponse", ended: "list[FlowRun]", committed: datetime) -> bool:

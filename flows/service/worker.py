@@ -1,6 +1,7 @@
-"""A process worker of Prefect, whose runs are stopped before it: each saves what it has and is due again.
+"""A process worker of Prefect, whose runs are stopped before it, and beside it the process that looks each minute.
 
 Prefect's own worker ends at SIGTERM without a word to its runs, which then stand as running until they are found dead.
+Here each run saves what it has and is due again.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from flows.service.deployments import GPU_POOL, POOL
 from flows.service.processes import SECONDS_BETWEEN_LOOKS, Stopping, end_with, marked
@@ -20,11 +22,38 @@ RUNS = "DYFORMER_WORKER"  # in the environment of a worker and of its runs
 NUM_RUNS = {POOL: 2, GPU_POOL: 1}  # one training, and something short beside it where no GPU is its own
 SECONDS_FOR_RUNS = 40.0  # a run that is stopped saves its checkpoint and hands itself back
 SECONDS_FOR_WORKER = 10.0
+LOOKS = [sys.executable, "-P", "-m", "flows.service.looks"]
+SECONDS_BETWEEN_STARTS = 10.0
+
+
+@dataclass
+class Looks:
+    """The process that looks each minute, which is started again when it ends."""
+
+    command: list[str] = field(default_factory=lambda: LOOKS)
+    process: "subprocess.Popen[bytes] | None" = None
+    started: float = -SECONDS_BETWEEN_STARTS
+
+    def keep_up(self) -> None:
+        """Start it if it does not run."""
+        has_ended = self.process is None or self.process.poll() is not None
+        if has_ended and time.monotonic() - self.started >= SECONDS_BETWEEN_STARTS:
+            self.started = time.monotonic()
+            self.end()
+            # It reads this end of a pipe, and ends when this process does.
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
+
+    def end(self) -> None:
+        """End it, if it runs, and the look that it is making."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.communicate()
 
 
 def run_worker(arguments: list[str]) -> int:
     """Run `prefect worker start` with these arguments until it ends or a signal comes; returns its exit code."""
-    stopping, mark = Stopping(), uuid.uuid4().hex
+    stopping, mark, looks = Stopping(), uuid.uuid4().hex, Looks()
     command = [
         sys.executable,
         "-P",
@@ -42,7 +71,8 @@ def run_worker(arguments: list[str]) -> int:
         environment = {"PREFECT_LOGGING_LOG_PRINTS": "true", **os.environ, RUNS: mark}  # the epochs of a training, too
         worker = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
         while worker.poll() is None and not stopping.wait(SECONDS_BETWEEN_LOOKS):
-            pass
+            looks.keep_up()
+        looks.end()
         if worker.poll() is None:
             stop_worker(worker, mark, stopping.is_hurried)
     return worker.wait()

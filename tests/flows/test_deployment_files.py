@@ -43,7 +43,7 @@ def test_every_flow_is_managed_and_each_that_may_train_waits_in_the_queue_of_tra
         "benchmark": (True, True),
         "ingest": (True, False),
         "prepare": (True, False),
-        "reconcile": (False, False),  # it is due every minute
+        "reconcile": (False, False),  # a look follows within a minute
     }
     in_queue = {(each.flow().name, each.work_pool.work_queue_name == "train") for each in deployments}
     assert len(in_queue) == len(found)  # all deployments of a flow alike

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -15,7 +16,7 @@ from free_ports import free_port
 from stack_processes import COMMAND, called, command, environment, running, seconds_to_ready, wait_until
 
 from flows.service.login import PREFECT
-from flows.service.processes import marked
+from flows.service.processes import called_with, marked
 
 pytestmark = pytest.mark.stack
 
@@ -52,8 +53,18 @@ def test_stack_is_ready_refuses_a_second_one_and_ends_at_ctrl_c(tmp_path: Path) 
 
 
 def parts(mark: str) -> set[int]:
-    """The processes of a worker without its runs: one that stops the runs first, and Prefect's."""
+    """The processes of a worker without its runs: one that stops the runs first, Prefect's, and those that look."""
     return set(marked(mark)) - set(marked("", "PREFECT__FLOW_RUN_ID"))
+
+
+def looking(mark: str) -> set[int]:
+    """The process of a worker that waits for the next look, and the look that goes on."""
+    return parts(mark) & set(called_with("flows.service.looks"))
+
+
+def is_complete(mark: str) -> bool:
+    """Whether a worker has its two processes beside those that look."""
+    return len(parts(mark) - looking(mark)) == 2 and bool(looking(mark))
 
 
 def test_all_of_a_killed_stack_ends_with_it_and_the_next_one_ends_at_sigterm(tmp_path: Path) -> None:
@@ -68,11 +79,16 @@ def test_all_of_a_killed_stack_ends_with_it_and_the_next_one_ends_at_sigterm(tmp
         with running(tmp_path / "store") as up:
             assert up.login[PREFECT] != killed.login[PREFECT]
             mark = f"{up.record['mark']}-worker"
-            wait_until(lambda: len(parts(mark)) == 2, 60, "the worker has not two processes")
+            wait_until(lambda: is_complete(mark), 60, "the worker has not all processes")
+            killed_looks = looking(mark)
+            for process in killed_looks:
+                with suppress(ProcessLookupError):  # of a look that has ended
+                    os.kill(process, signal.SIGKILL)
+            wait_until(lambda: looking(mark) - killed_looks, 60, "the process that looks was not started again")
             before = parts(mark)
             os.kill(min(before), signal.SIGKILL)
             wait_until(lambda: not before & set(marked(mark)), 60, "a part of the worker was left")
-            wait_until(lambda: len(parts(mark)) == 2, 60, "the worker was not started again")
+            wait_until(lambda: is_complete(mark), 60, "the worker was not started again")
             up.process.send_signal(signal.SIGTERM)
             output = up.process.communicate(timeout=90)[0]
             assert "worker-1 ended with code -9" in output

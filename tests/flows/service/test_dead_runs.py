@@ -18,7 +18,7 @@ from prefect.states import Cancelling, Completed, Pending, Running
 from prefect_server import shared_server
 
 from flows.service import TAG, dead_runs
-from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, runs_where
+from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun, runs_where
 from flows.service.deployments import HEARTBEAT
 
 
@@ -90,7 +90,7 @@ def test_a_silent_run_is_ended_and_a_reporting_a_young_and_a_foreign_one_are_not
     time.sleep(1.0)
     young = begun(client, "young", TAG)
     report(monkeypatch, alive)
-    assert end_dead_runs(client, own, silent=1.0, second_look=0.0) == ["dead"]
+    assert end_dead_runs(client, own.id, silent=1.0, second_look=0.0) == ["dead"]
     assert state_of(client, dead).is_crashed()
     assert "heartbeat" in str(state_of(client, dead).message)
     for run in (foreign, alive, young, own):
@@ -204,25 +204,6 @@ def test_a_run_that_another_machine_may_be_beginning_waits_for_longer(
     assert "slow" in resubmit_unbegun(client, seconds=0.5, elsewhere=0.5)
     client.delete_deployment(deployment)
     client.delete_work_pool("two-machines")
-
-
-def test_old_runs_of_a_deployment_that_runs_every_minute_are_deleted(client: SyncPrefectClient) -> None:
-    deployment, other = (
-        client.create_deployment(flow_id=client.create_flow(waiting), name=name) for name in ("each-minute", "other")
-    )
-    runs = [client.create_flow_run_from_deployment(number) for number in (deployment, other, deployment)]
-    for run in runs[:2]:
-        client.set_flow_run_state(run.id, Completed(), force=True)
-    between = datetime.now(UTC)
-    time.sleep(1.0)
-    client.set_flow_run_state(runs[2].id, Completed(), force=True)
-    assert forget_old(client, None, datetime.now(UTC) - between) == []
-    assert forget_old(client, runs[2], datetime.now(UTC) - between) == ["1 runs"]
-    left = {run.id for number in (deployment, other) for run in runs_where(client, deployment_id={"any_": [number]})}
-    assert left == {runs[1].id, runs[2].id}
-    assert forget_old(client, runs[2]) == []
-    for number in (deployment, other):
-        client.delete_deployment(number)
 
 
 def test_a_run_that_the_server_does_not_know_has_ended_after_a_day(client: SyncPrefectClient) -> None:

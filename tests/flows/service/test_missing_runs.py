@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,9 +15,9 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
 from dyformer.experiments.settings import as_record, experiment_for
-from flows.service.dead_runs import SKIPPED, runs_where, skip_late
+from flows.service.dead_runs import runs_where
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
-from flows.service.missing_runs import FEW_TRIES, start_missing
+from flows.service.missing_runs import FEW_TRIES, REFUSED, start_missing
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, schedules, set_active
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.finished import SUMMARY
@@ -302,30 +302,6 @@ def test_a_damaged_report_is_named_by_each_whole_look(
     assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
 
 
-def test_late_runs_of_a_schedule_are_skipped_by_the_first_that_runs(client: SyncPrefectClient) -> None:
-    [deployment] = scheduled(client)
-    own, wanted = (client.create_flow_run_from_deployment(deployment.id) for _ in range(2))  # by a person
-    client.set_flow_run_state(own.id, Completed(), force=True)  # not Running: another test looks for silent runs
-    today = datetime.now(UTC)
-    for years in (-2, 1):  # the cron line is of the first of January
-        begin = (today + timedelta(days=365 * years)).isoformat()
-        client.request(
-            "POST",
-            "/deployments/{id}/schedule",
-            path_params={"id": deployment.id},
-            json={"start_time": begin, "min_runs": 1, "max_runs": 1},
-        )
-    made = [run for run in runs_where(client, deployment_id={"any_": [deployment.id]}) if run.auto_scheduled]
-    late = {run.name for run in made if run.expected_start_time is not None and run.expected_start_time < today}
-    assert 0 < len(late) < len(made)
-    assert skip_late(client, None) == []
-    assert set(skip_late(client, own)) == late
-    states = {run.name: client.read_flow_run(run.id).state_name for run in (own, wanted, *made)}
-    assert {name for name, state in states.items() if state == SKIPPED} == late
-    assert states[wanted.name] == "Scheduled"
-    assert skip_late(client, own) == []
-
-
 def test_a_store_that_is_away_is_no_fault_of_a_dataset(
     client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,13 +353,13 @@ def test_a_run_that_a_person_cancels_is_a_try(
     assert start_missing(client, layout) == ([], [])
 
 
-def test_a_scheduled_run_that_was_skipped_is_no_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
+def test_a_scheduled_run_that_was_refused_is_no_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
     make_schedule("missedlog", schedule_of("0 3 1 * *", None), {}, {}, 0)
     commit(tmp_path / "log.csv", 300)
     [deployment] = scheduled(client)
     client.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json={"min_runs": 3})
-    skipped = runs_where(client, deployment_id={"any_": [deployment.id]})
-    assert len(skipped) >= 3
-    for run in skipped:
-        client.set_flow_run_state(run.id, Cancelled(name=SKIPPED), force=True)
+    refused = runs_where(client, deployment_id={"any_": [deployment.id]})
+    assert len(refused) >= 3
+    for run in refused:
+        client.set_flow_run_state(run.id, Cancelled(message=REFUSED), force=True)
     assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])

@@ -4,14 +4,35 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.reconcile import RETRY_SECONDS, WHOLE_LOOK, WHOLE_SECONDS, is_by_schedule, is_whole_due, reconcile
+from flows.reconcile import (
+    DEPLOYMENT,
+    RETRY_SECONDS,
+    WHOLE_LOOK,
+    WHOLE_SECONDS,
+    is_whole_due,
+    kept,
+    look_by_itself,
+    reconcile,
+)
+from flows.service.deployments import deploy, read_deployments
+from flows.service.environment import TEMPORARY, ServerUnreachable
+from flows.tasks.retention import KEEP
 from storage.layout import Layout
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as client:
+        yield client
 
 
 def test_a_store_that_is_away_fails_no_run_and_is_named(
@@ -60,23 +81,22 @@ def test_everything_is_looked_at_once_an_hour_whatever_the_minute_of_the_clock(
     monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: (looks.append("started"), ([], []))[1])
     assert is_whole_due(layout)  # `up` was started for the first time
     reconcile()
-    assert looks == ["tracked", "sent True False", "started", "pruned"]
+    assert looks == ["tracked", "started", "sent True False", "pruned"]
     assert not is_whole_due(layout)
-    monkeypatch.setattr("flows.reconcile.is_by_schedule", lambda _: True)
     looks.clear()
-    reconcile()
-    assert looks == ["sent False True", "started"]
+    look_by_itself()
+    assert looks == ["started", "sent False True"]
     note = Path(layout.service, WHOLE_LOOK)
     for age in (WHOLE_SECONDS + 1, -WHOLE_SECONDS):  # the clock may have been set back
         moment = time.time() - age
         os.utime(note, (moment, moment))
         looks.clear()
-        reconcile()
-        assert looks == ["tracked", "sent True True", "started", "pruned"]
+        look_by_itself()
+        assert looks == ["tracked", "started", "sent True True", "pruned"]
     looks.clear()
     monkeypatch.setattr("flows.reconcile.end_orphans", lambda _: ["train until step 3"])
-    reconcile()
-    assert looks == ["tracked", "sent False True", "started"]  # MLflow's runs of what has died end at once
+    look_by_itself()
+    assert looks == ["tracked", "started", "sent False True"]  # MLflow's runs of what has died end at once
 
 
 def test_a_duty_that_failed_is_due_again_before_the_hour_is_over(
@@ -92,11 +112,46 @@ def test_a_duty_that_failed_is_due_again_before_the_hour_is_over(
     assert age == pytest.approx(WHOLE_SECONDS - RETRY_SECONDS, abs=60)  # so that the next one is due in ten minutes
 
 
-def test_only_a_run_that_the_schedule_made_is_by_schedule() -> None:
-    run = FlowRun.model_validate({"flow_id": uuid4(), "auto_scheduled": True})
-    assert is_by_schedule(run)
-    assert not is_by_schedule(run.model_copy(update={"auto_scheduled": False}))
-    assert not is_by_schedule(None)
+def test_the_number_of_versions_that_stay_is_that_of_the_deployment(client: SyncPrefectClient) -> None:
+    [deployment] = [each for each in read_deployments(ROOT / "prefect.yaml") if each.full_name == DEPLOYMENT]
+    deploy([deployment])
+    assert kept(client) == KEEP
+    for number in (3, None):
+        deploy([deployment.model_copy(update={"parameters": {"keep": number}})])
+        assert kept(client) == number
+    client.delete_deployment(client.read_deployment_by_name(DEPLOYMENT).id)
+    assert kept(client) == KEEP
+
+
+def test_a_look_that_did_something_has_a_page_and_another_one_has_none(
+    client: SyncPrefectClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    look_by_itself()  # at everything
+
+    def pages() -> list[str]:
+        found = client.request("POST", "/artifacts/filter", json={"artifacts": {"key": {"any_": ["reconcile-all"]}}})
+        return [page["data"] for page in found.json()]
+
+    before = pages()
+    look_by_itself()
+    assert pages() == before
+    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: (["mylog, version 2"], ["other: a fault"]))
+    look_by_itself()
+    [page] = [each for each in pages() if each not in before]
+    assert page == (
+        "## retrainings that were missing, started\n\n- mylog, version 2\n\n## to be looked at\n\n- other: a fault"
+    )
+
+
+def test_no_look_starts_a_server_or_waits_for_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.reconcile.get_client", _fails)
+    monkeypatch.setattr("flows.reconcile.server_in_use", lambda: TEMPORARY)
+    look_by_itself()
+    monkeypatch.undo()
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(ServerUnreachable):
+        look_by_itself()
 
 
 def test_a_look_loads_nothing_that_trains_or_evaluates() -> None:
