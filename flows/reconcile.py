@@ -14,7 +14,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
-from flows.service.environment import TEMPORARY, server_in_use
+from flows.service.environment import TEMPORARY, ServerUnreachable, server_in_use
 from flows.service.missing_runs import start_missing
 from flows.tasks.retention import KEEP, prune_published
 from flows.tasks.tracking.projection import project
@@ -65,11 +65,13 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
 def look_by_itself() -> None:
     """Look as each minute; once an hour at all results, at MLflow's runs and for old versions, too.
 
-    Raises:
-        ServerUnreachable: the configured Prefect server is away. Nothing is looked at then, because whether a run goes
-            on is known there.
+    Nothing is looked at while the configured Prefect server is away, because whether a run goes on is known there.
     """
-    if server_in_use() == TEMPORARY:  # which nobody uses but its own process
+    try:
+        if server_in_use() == TEMPORARY:  # which nobody uses but its own process
+            return
+    except ServerUnreachable as error:
+        print(f"nothing is looked at, because {error}", flush=True)
         return
     layout = Layout.from_environment()
     is_whole = is_whole_due(layout)

@@ -7,10 +7,13 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -20,7 +23,7 @@ from filelock import FileLock, Timeout
 from flows.service.listening import PortTaken, listening, port_of
 from flows.service.login import PREFECT, SERVER_LOGIN, close_folder, new_logins, write_variables
 from flows.service.mlflow_server import DATABASE
-from flows.service.processes import MARK, Service, ServiceFailed, Stopping, end_marked, marked, wait_for_end
+from flows.service.processes import MARK, Service, ServiceFailed, Stopping, end_marked, end_with, marked, wait_for_end
 from flows.service.running import (
     ADDRESSES,
     LOCK,
@@ -43,6 +46,9 @@ SECONDS_TO_START = 180.0
 SECONDS_FOR_SERVERS = 10.0
 MOST_STARTS = 5  # of one service in QUIET_SECONDS, before the stack gives up
 QUIET_SECONDS = 600.0
+
+
+Call = Callable[..., Any]  # a function and its arguments -> its result
 
 
 class StackRuns(ValueError):
@@ -87,12 +93,15 @@ def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[st
         write_variables(folder / LOGIN, clients)
         _write(folder, {"mark": mark, "process": os.getpid()})
         servers = _servers(layout, folder, addresses, listeners, mark)
-        workers = [_worker(folder, mark, number) for number in range(1, num_workers + 1)]
+        workers: list[Service] = []
         ending.callback(_stop, mark, workers, stopping)
-        _start(layout, servers, workers, stopping, show)
+        with _beside() as call:
+            workers += [_worker(folder, mark, number, call) for number in range(1, num_workers + 1)]
+            _start(layout, servers, workers, call, stopping, show)
+            if not stopping():
+                _write(folder, {"mark": mark, "process": os.getpid(), **addresses})
+                _show(layout, addresses, time.monotonic() - started, call, show)
         if not stopping():
-            _write(folder, {"mark": mark, "process": os.getpid(), **addresses})
-            _show(layout, addresses, time.monotonic() - started, show)
             _watch([*servers, *workers], stopping, show)
         show("stopping")
 
@@ -109,7 +118,7 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
     """
     running = running_stack(layout)
     if running is not None:
-        _show_pages(layout, running["mlflow"], show)
+        _show_pages(layout, _runs_page(running["mlflow"]), show)
         return
     if urlsplit(layout.tracking_uri).scheme in ("http", "https"):
         raise StackRuns(f"the runs are at a server of your own: {without_password(layout.tracking_uri)}")
@@ -129,13 +138,11 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
 
 
 def _serve_pages(layout: Layout, listener: socket.socket, stopping: Stopping, show: Callable[[str], None]) -> None:
-    from storage.tracking.pages import make_database
-
     address = f"http://{HOST}:{port_of(listener)}"
 
     show(f"starting MLflow for {layout.root}; its log is in {layout.service}")
     if layout.tracking_uri == layout.tracking_database:
-        make_database(layout)
+        _make_database(layout)
     mark = uuid.uuid4().hex
     server = _mlflow_server(layout, listener, layout.tracking_uri, mark)
     clients = {ADDRESSES["mlflow"]: address, **new_logins()["mlflow"]}
@@ -145,7 +152,7 @@ def _serve_pages(layout: Layout, listener: socket.socket, stopping: Stopping, sh
         server.start()
         server.wait_until_ready(SECONDS_TO_START, stopping)
         if not stopping():
-            _show_pages(layout, address, show)
+            _show_pages(layout, _runs_page(address), show)
             show("Ctrl-C stops it.")
         while not stopping.wait(1.0):
             server.check()
@@ -153,10 +160,8 @@ def _serve_pages(layout: Layout, listener: socket.socket, stopping: Stopping, sh
         end_marked(mark, SECONDS_FOR_SERVERS, stopping.is_hurried)
 
 
-def _show_pages(layout: Layout, address: str, show: Callable[[str], None]) -> None:
-    from storage.tracking.pages import runs_page
-
-    show(f"MLflow:  {(page := runs_page(address))}")
+def _show_pages(layout: Layout, page: str, show: Callable[[str], None]) -> None:
+    show(f"MLflow:  {page}")
     if page.endswith("/experiments"):
         show("         There are no runs yet. Choose Model training at the top left, and later an experiment.")
     show(f"A browser requires a login once: {_login_command(layout)}")
@@ -264,14 +269,14 @@ def _mlflow_server(layout: Layout, listener: socket.socket, database: str, mark:
     )
 
 
-def _worker(folder: Path, mark: str, number: int) -> Service:
+def _worker(folder: Path, mark: str, number: int, call: Call) -> Service:
     name, since = f"worker-{number}", datetime.now(UTC)
     return Service(
         name=name,
         arguments=["flows.service.worker", "--name", name, "--parent", str(os.getpid())],
         environment={MARK: f"{mark}-worker-{number:02}"},
         folder=folder,
-        is_ready=lambda: _is_online(name, since),
+        is_ready=lambda: call(_is_online, name, since),
     )
 
 
@@ -292,33 +297,61 @@ def _is_online(name: str, since: datetime) -> bool:
     return any(each is not None and each > since for each in reports)
 
 
-def _start(
-    layout: Layout, servers: list[Service], workers: list[Service], stopping: Stopping, show: Callable[[str], None]
-) -> None:
-    """Start everything; what needs no server is prepared while the servers start."""
+@contextmanager
+def _beside() -> Iterator[Call]:
+    """Call functions in a process that ends with the `with` block, and with this one.
+
+    They load MLflow and all that trains, half a GiB, which this process, that then waits for weeks, does not need.
+    """
+    with ProcessPoolExecutor(1, get_context("fork"), initializer=end_with, initargs=(os.getpid(),)) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
+
+
+def _make_database(layout: Layout) -> None:
     from storage.tracking.pages import make_database
 
-    show(f"starting Prefect and MLflow for {layout.root}; their logs are in {layout.service}")
-    servers[0].start()
     make_database(layout)
-    servers[1].start()
+
+
+def _runs_page(address: str) -> str:
+    from storage.tracking.pages import runs_page
+
+    return runs_page(address)
+
+
+def _deploy() -> None:
     from flows.service.deployments import deploy, file_of_deployments, read_deployments
 
-    deployments = read_deployments(file_of_deployments())
+    deploy(read_deployments(file_of_deployments()))
+
+
+def _start(
+    layout: Layout,
+    servers: list[Service],
+    workers: list[Service],
+    call: Call,
+    stopping: Stopping,
+    show: Callable[[str], None],
+) -> None:
+    """Start everything; what needs no server is prepared while the servers start."""
+    show(f"starting Prefect and MLflow for {layout.root}; their logs are in {layout.service}")
+    servers[0].start()
+    call(_make_database, layout)
+    servers[1].start()
     for server in servers:
         server.wait_until_ready(SECONDS_TO_START, stopping)
     if not stopping():
-        deploy(deployments)
+        call(_deploy)
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.wait_until_ready(SECONDS_TO_START, stopping)
 
 
-def _show(layout: Layout, addresses: dict[str, str], seconds: float, show: Callable[[str], None]) -> None:
+def _show(layout: Layout, addresses: dict[str, str], seconds: float, call: Call, show: Callable[[str], None]) -> None:
     show(f"ready after {seconds:.0f} s")
     show(f"Prefect: {addresses['prefect'].removesuffix('/api')}/v2/deployments")
-    _show_pages(layout, addresses["mlflow"], show)
+    _show_pages(layout, call(_runs_page, addresses["mlflow"]), show)
     show("Every dyformer command on this store uses them. For other programs in a shell:")
     show(f"  . {shlex.quote(str(Path(layout.service) / LOGIN))}")
     show("Ctrl-C stops them all.")

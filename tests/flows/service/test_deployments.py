@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
+from flows.service.dead_runs import runs_where
 from flows.service.deployments import (
     ENDING,
     JOB_TEMPLATE,
     NOT_RUNNING,
     BadDeployment,
+    Schedule,
     _ending,
     deploy,
     file_of_deployments,
@@ -174,6 +177,19 @@ def test_automations_of_earlier_versions_are_removed_and_those_of_others_stay(se
         assert [client.read_automations_by_name(name) for name in old] == [[], []]
         [own] = client.read_automations_by_name("dyformer: mine")
         client.delete_automation(own.id)
+
+
+def test_the_schedule_that_reconcile_had_in_earlier_versions_is_removed_with_its_runs(server: str) -> None:
+    [own] = [each for each in read_deployments(file_of_deployments()) if each.full_name == "reconcile/any"]
+    each_minute = Schedule(slug="always", interval=timedelta(minutes=1))
+    with get_client(sync_client=True) as client:
+        deploy([own.model_copy(update={"schedules": [each_minute]})])
+        number = client.read_deployment_by_name(own.full_name).id
+        client.request("POST", "/deployments/{id}/schedule", path_params={"id": number}, json={"min_runs": 3})
+        assert len(runs_where(client, deployment_id={"any_": [number]})) >= 3
+        deploy([own])
+        assert client.read_deployment_by_name(own.full_name).schedules == []
+        assert runs_where(client, deployment_id={"any_": [number]}) == []
 
 
 def test_an_automation_that_two_deployments_make_at_once_is_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,9 @@ import pytest
 from flows.service import looks
 from flows.service.looks import look_each_minute
 from flows.service.worker import LOOKS, Looks
+
+# Of Python 3.12 and later: the process of the tests has threads.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def looked(look: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, num: int, longest: float = 60.0) -> None:
@@ -80,6 +84,11 @@ looks.main()
 """
 
 
+def process_of(looks: Looks) -> "subprocess.Popen[bytes]":
+    assert looks.process is not None
+    return looks.process
+
+
 @pytest.fixture
 def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Looks]:
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
@@ -117,19 +126,17 @@ def test_one_process_of_a_machine_looks_and_another_one_when_it_is_killed(
     first = begun(0.0)
     wait_for(lambda: len(lines(tmp_path)) > 0)
     second = begun(0.0)
-    assert first.process is not None
-    assert second.process is not None
     num = len(lines(tmp_path))
     wait_for(lambda: len(lines(tmp_path)) > num + 5)
-    assert {each[0] for each in lines(tmp_path)} == {first.process.pid}
-    first.process.kill()
-    wait_for(lambda: lines(tmp_path)[-1][0] == second.process.pid)
-    first.process.wait()
+    assert {each[0] for each in lines(tmp_path)} == {process_of(first).pid}
+    process_of(first).kill()
+    wait_for(lambda: lines(tmp_path)[-1][0] == process_of(second).pid)
+    process_of(first).wait()
     first.started = 0.0
     first.keep_up()  # as a worker does whose looks have ended
     second.end()
-    assert second.process.poll() is not None
-    wait_for(lambda: lines(tmp_path)[-1][0] == first.process.pid)
+    assert process_of(second).poll() is not None
+    wait_for(lambda: lines(tmp_path)[-1][0] == process_of(first).pid)
     first.end()
 
 
@@ -137,16 +144,15 @@ def test_a_look_ends_with_its_worker_and_a_look_without_one_is_the_last(
     begun: Callable[[float], Looks], tmp_path: Path
 ) -> None:
     stopped = begun(600.0)
-    assert stopped.process is not None
     wait_for(lambda: len(lines(tmp_path)) == 1)
     stopped.end()
     wait_for(lambda: all(is_gone(each) for each in lines(tmp_path)[0]))
     left = begun(1.0)
-    assert left.process is not None
-    assert left.process.stdin is not None
+    pipe = process_of(left).stdin
+    assert pipe is not None
     wait_for(lambda: len(lines(tmp_path)) == 2)
-    left.process.stdin.close()  # as the kernel does when the worker is killed
-    assert left.process.wait(30) == 0
+    pipe.close()  # as the kernel does when the worker is killed
+    assert process_of(left).wait(30) == 0
     assert len(lines(tmp_path)) == 2
 
 
@@ -155,12 +161,11 @@ def test_a_worker_starts_looks_again_that_end_but_not_at_once(tmp_path: Path) ->
     short = Looks(command)
     for _ in range(3):
         short.keep_up()
-        assert short.process is not None
-        short.process.wait()
+        process_of(short).wait()
     assert (tmp_path / "starts").read_text() == "x"
     short.started -= 60
     short.keep_up()
-    short.process.wait()
+    process_of(short).wait()
     short.end()
     assert (tmp_path / "starts").read_text() == "xx"
     assert Looks().command == LOOKS

@@ -22,7 +22,7 @@ from flows.reconcile import (
     reconcile,
 )
 from flows.service.deployments import deploy, read_deployments
-from flows.service.environment import TEMPORARY, ServerUnreachable
+from flows.service.environment import TEMPORARY
 from flows.tasks.retention import KEEP
 from storage.layout import Layout
 
@@ -145,13 +145,18 @@ def test_a_look_that_did_something_has_a_page_and_another_one_has_none(
     )
 
 
-def test_no_look_starts_a_server_or_waits_for_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_look_starts_a_server_or_waits_for_one_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("flows.reconcile.get_client", _fails)
-    monkeypatch.setattr("flows.reconcile.server_in_use", lambda: TEMPORARY)
-    look_by_itself()
-    monkeypatch.undo()
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(ServerUnreachable):
+    with monkeypatch.context() as patch:
+        patch.setattr("flows.reconcile.server_in_use", lambda: TEMPORARY)
         look_by_itself()
+    assert capsys.readouterr().out == ""
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        look_by_itself()
+    printed = capsys.readouterr().out
+    assert printed.startswith("nothing is looked at, because the Prefect server at http://127.0.0.1:9/api cannot")
 
 
 def test_a_look_loads_nothing_that_trains_or_evaluates() -> None:
