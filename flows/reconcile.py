@@ -76,7 +76,7 @@ def look_by_itself() -> None:
     layout = Layout.from_environment()
     is_whole = is_whole_due(layout)
     with get_client(sync_client=True) as client:
-        look(client, layout, kept(client) if is_whole else None, is_whole=is_whole, is_patient=True)
+        look(client, layout, num_versions(client) if is_whole else None, is_whole=is_whole, is_patient=True)
 
 
 def look(
@@ -140,7 +140,7 @@ def show_lines(client: "SyncPrefectClient", lines: dict[str, list[str]], own: "U
         client.create_artifact(page)
 
 
-def kept(client: "SyncPrefectClient") -> int | None:
+def num_versions(client: "SyncPrefectClient") -> int | None:
     """Number of versions that stay, by the deployment, whose parameter a person may have set."""
     try:
         return client.read_deployment_by_name(DEPLOYMENT).parameters.get("keep", KEEP)

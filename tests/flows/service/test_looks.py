@@ -31,11 +31,11 @@ def looked(look: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, num: 
 
 
 def test_each_look_is_a_process_that_begins_as_the_first_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[int] = []
+    processes: list[int] = []
 
     def look() -> None:
-        kept.append(os.getpid())
-        (tmp_path / str(os.getpid())).write_text(f"{os.getppid()} {len(kept)} {time.monotonic()}")
+        processes.append(os.getpid())
+        (tmp_path / str(os.getpid())).write_text(f"{os.getppid()} {len(processes)} {time.monotonic()}")
 
     looked(look, monkeypatch, num=3)
     found = [each.read_text().split() for each in tmp_path.iterdir()]

@@ -17,8 +17,8 @@ from flows.reconcile import (
     WHOLE_LOOK,
     WHOLE_SECONDS,
     is_whole_due,
-    kept,
     look_by_itself,
+    num_versions,
     reconcile,
 )
 from flows.service.deployments import deploy, read_deployments
@@ -115,12 +115,12 @@ def test_a_duty_that_failed_is_due_again_before_the_hour_is_over(
 def test_the_number_of_versions_that_stay_is_that_of_the_deployment(client: SyncPrefectClient) -> None:
     [deployment] = [each for each in read_deployments(ROOT / "prefect.yaml") if each.full_name == DEPLOYMENT]
     deploy([deployment])
-    assert kept(client) == KEEP
+    assert num_versions(client) == KEEP
     for number in (3, None):
         deploy([deployment.model_copy(update={"parameters": {"keep": number}})])
-        assert kept(client) == number
+        assert num_versions(client) == number
     client.delete_deployment(client.read_deployment_by_name(DEPLOYMENT).id)
-    assert kept(client) == KEEP
+    assert num_versions(client) == KEEP
 
 
 def test_a_look_that_did_something_has_a_page_and_another_one_has_none(
