@@ -45,6 +45,9 @@ def test_stack_is_ready_refuses_a_second_one_and_ends_at_ctrl_c(tmp_path: Path) 
         events = {"filter": {"event": {"name": ["by-a-socket"]}}}
         wait_until(lambda: up.request("/events/filter", events)["total"], 30, "the event did not arrive")
         assert len(marked(up.record["mark"])) >= 3
+        own = Path(f"/proc/{up.process.pid}")
+        assert "libtorch" not in (own / "maps").read_text()  # what deployed has ended
+        assert len((own / "task" / own.name / "children").read_text().split()) == 3  # two servers and a worker
         output = up.stop(signal.SIGINT)
         assert up.process.returncode == 0, output
         assert output.splitlines() == ["stopping"]
