@@ -401,7 +401,7 @@ def evaluate(
     steps: Iterable[int] | int | None = None,
     seeds: Iterable[int] = (0,),
     settings: Mapping[str, Any] | None = None,
-    protocol: str = "paper",
+    protocol: str | Protocol = "paper",
     ks: Iterable[int] | int | None = None,
 ) -> pl.DataFrame:
     """Compare methods on the same pairs, as `dyformer benchmark` does, the best first.
@@ -425,7 +425,8 @@ def evaluate(
         seeds: seeds of training and of the pairs that are drawn.
         settings: changes of DyFormer's settings.
         protocol: "paper" (links against random pairs), "prequential" (ranks among hard candidates) or "forecasts" (each
-            node's most probable partners, against the links that came).
+            node's most probable partners, against the links that came), or a `Protocol` of your own that reads no more
+            than snapshots.
         ks: numbers of places; for each one a column hits_at_k, the fraction of links among the first k. Of the
             prequential protocol alone.
 
@@ -434,15 +435,17 @@ def evaluate(
     """
     check_process()
     _check_graph(graph)
-    one_of("protocol", protocol, IN_MEMORY)
-    chosen = protocol_of(protocol) if ks is None else _with_hits(protocol, several("ks", ks, least=1))
+    chosen = _protocol(protocol, None if ks is None else several("ks", ks, least=1))
     experiment = Experiment().changed(settings_of(settings))
     named = {name: _with_settings(method, experiment) for name, method in _named(methods).items()}
+    wrong = [title for title, method in named.items() if not chosen.evaluates(method)]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: the protocol {chosen.name!r} does not evaluate methods of this kind")
     log: Any = GraphLog(of=graph)  # it has all that the protocols IN_MEMORY read
     wanted = None if steps is None else ",".join(map(str, several("steps", steps, least=0)))
     units = chosen_units(chosen, log, wanted)
     jobs = [
-        Job(log=log, units=own, seed=seed, config=experiment.graph)
+        Job(log=log, units=own, seed=seed, config=experiment.graph, settings=chosen.chosen)
         for seed in several("seeds", seeds, least=0)
         for own in chosen.jobs(units)
     ]
@@ -450,7 +453,11 @@ def evaluate(
     return score_table(metrics, log.dataset) if protocol == "paper" else column_table(chosen, metrics)
 
 
-def _with_hits(protocol: str, ks: Sequence[int]) -> Protocol:
+def _protocol(protocol: str | Protocol, ks: Sequence[int] | None) -> Protocol:
+    if not isinstance(protocol, Protocol):
+        one_of("protocol", protocol, IN_MEMORY)
+    if ks is None:
+        return protocol if isinstance(protocol, Protocol) else protocol_of(protocol)
     if protocol != prequential.PROTOCOL.name:
         raise ValueError(f'ks = {ks}: expected protocol="prequential", which alone ranks each link, found {protocol!r}')
     return prequential.with_hits(ks)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dyformer.scoring.event_heads import GateHead, GroupHead, fit_gate, fit_groups, softmax
+from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
 from dyformer.scoring.event_tables import FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.event_state import HALF_LIVES, CandidateRows, StateSettings, candidate_rows
@@ -122,9 +122,12 @@ class EventForecaster:
     new_rounds: int = 120
 
     def fit_events(
-        self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int
+        self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int, done: Done = unreported
     ) -> "FittedEventForecaster":
-        """Fit on the events of `training`, choose on those of `validation`: both as `Ranker` has them."""
+        """Fit on the events of `training`, choose on those of `validation`: both as `Ranker` has them.
+
+        `done` is called after each of `num_rounds` rounds; a head with too few rows has none.
+        """
         settings = StateSettings(
             two_sides=log.two_sides, seconds=log.seconds, directed=self.directed, half_lives=self.half_lives
         )
@@ -133,16 +136,22 @@ class EventForecaster:
         joined = {name: np.concatenate([getattr(training, name), getattr(validation, name)]) for name in names}
         queries = EventQueries(**{name: column[num_left_out:] for name, column in joined.items()})
         generator, num_training = np.random.default_rng(seed), len(training) - num_left_out
-        return self._fitted(*fit_tables(log, queries, settings, num_training, generator), settings, seed)
+        tables = fit_tables(log, queries, settings, num_training, generator)
+        return self._fitted(*tables, settings, {"seed": seed, "done": done})
+
+    @property
+    def num_rounds(self) -> int:
+        """Number of rounds of all heads; that of past partners has two losses."""
+        return self.gate_rounds + 2 * self.past_rounds + self.new_rounds
 
     def _fitted(
-        self, training: FitTables, validation: FitTables, settings: StateSettings, seed: int
+        self, training: FitTables, validation: FitTables, settings: StateSettings, shared: dict[str, Any]
     ) -> "FittedEventForecaster":
         past, new = (training.past, validation.past), (training.new, validation.new)
         return FittedEventForecaster(
             settings=settings,
-            gate=fit_gate(training.gate, validation.gate, num_rounds=self.gate_rounds, seed=seed),
-            past=fit_groups(*past, num_rounds=self.past_rounds, num_leaves=15, lambdarank=True, seed=seed),
-            new=fit_groups(*new, num_rounds=self.new_rounds, num_leaves=31, lambdarank=False, seed=seed),
+            gate=fit_gate(training.gate, validation.gate, num_rounds=self.gate_rounds, **shared),
+            past=fit_groups(*past, num_rounds=self.past_rounds, num_leaves=15, lambdarank=True, **shared),
+            new=fit_groups(*new, num_rounds=self.new_rounds, num_leaves=31, lambdarank=False, **shared),
             retrieved=(validation if validation.num_new else training).retrieved,
         )

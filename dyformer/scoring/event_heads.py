@@ -3,7 +3,7 @@
 R rows    F features    G groups: the candidates of one query    H heads
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from dyformer.scoring.heads import TreesHead
 
 MIN_GROUPS = 50
 """With fewer groups no trees are fitted, because they would know the groups by heart."""
+
+Done = Callable[[], None]
+"""Called after each round of trees, so that the caller knows how far a fit is."""
 
 CHECKPOINTS = 4  # numbers of rounds among which validation chooses
 
@@ -121,11 +124,15 @@ class GateHead:
         return cls(trees=trees, factor=record["factor"], offset=record["offset"])
 
 
+def unreported() -> None:
+    """Do nothing after a round."""
+
+
 def _parameters(num_rows: int, seed: int, **settings: Any) -> dict[str, Any]:
     return {**TREES, "min_data_in_leaf": min(40, max(1, num_rows // 50)), "seed": seed, **settings}
 
 
-def _softmax_trees(groups: Groups, *, num_rounds: int, seed: int, **settings: Any) -> Any:
+def _softmax_trees(groups: Groups, *, num_rounds: int, seed: int, done: Done, **settings: Any) -> Any:
     import lightgbm
 
     start_G1, chosen_R = groups.start_G1, groups.start_G1[:-1] + groups.chosen_G
@@ -138,10 +145,10 @@ def _softmax_trees(groups: Groups, *, num_rounds: int, seed: int, **settings: An
 
     parameters = _parameters(len(groups.row_RF), seed, **settings)
     data = lightgbm.Dataset(groups.row_RF, label=np.zeros(len(groups.row_RF)), params=parameters)
-    return lightgbm.train({**parameters, "objective": objective}, data, num_rounds)
+    return lightgbm.train({**parameters, "objective": objective}, data, num_rounds, callbacks=[lambda _: done()])
 
 
-def _lambdarank_trees(groups: Groups, *, num_rounds: int, seed: int, **settings: Any) -> Any:
+def _lambdarank_trees(groups: Groups, *, num_rounds: int, seed: int, done: Done, **settings: Any) -> Any:
     import lightgbm
 
     label_R = np.zeros(len(groups.row_RF))
@@ -149,7 +156,7 @@ def _lambdarank_trees(groups: Groups, *, num_rounds: int, seed: int, **settings:
     lambdarank = {"objective": "lambdarank", "lambdarank_truncation_level": 20}
     parameters = _parameters(len(groups.row_RF), seed, **lambdarank, **settings)
     data = lightgbm.Dataset(groups.row_RF, label=label_R, group=groups.size_G, params=parameters)
-    return lightgbm.train(parameters, data, num_rounds)
+    return lightgbm.train(parameters, data, num_rounds, callbacks=[lambda _: done()])
 
 
 def _with_best_rounds(booster: Any, num_rounds: int, validation: Groups, *, by_rank: bool) -> TreesHead:
@@ -176,7 +183,14 @@ def _factors(output_HR: NDArray[np.float64], validation: Groups) -> tuple[float,
 
 
 def fit_groups(
-    training: Groups, validation: Groups, *, num_rounds: int, num_leaves: int, lambdarank: bool, seed: int
+    training: Groups,
+    validation: Groups,
+    *,
+    num_rounds: int,
+    num_leaves: int,
+    lambdarank: bool,
+    seed: int,
+    done: Done = unreported,
 ) -> GroupHead:
     """Fit trees with the softmax loss, and with LambdaRank (Burges, 2010) if `lambdarank`.
 
@@ -185,7 +199,7 @@ def fit_groups(
     """
     if len(training) < MIN_GROUPS:
         return GroupHead(trees=(), factors=())
-    settings: dict[str, Any] = {"num_rounds": num_rounds, "num_leaves": num_leaves, "seed": seed}
+    settings: dict[str, Any] = {"num_rounds": num_rounds, "num_leaves": num_leaves, "seed": seed, "done": done}
     trees = [_with_best_rounds(_softmax_trees(training, **settings), num_rounds, validation, by_rank=False)]
     if lambdarank:
         booster = _lambdarank_trees(training, **settings)
@@ -209,7 +223,9 @@ class LabelledRows:
         return min(num_positive, len(self.positive_R) - num_positive) >= 10
 
 
-def fit_gate(training: LabelledRows, validation: LabelledRows, *, num_rounds: int, seed: int) -> GateHead:
+def fit_gate(
+    training: LabelledRows, validation: LabelledRows, *, num_rounds: int, seed: int, done: Done = unreported
+) -> GateHead:
     """Fit trees with the logistic loss; validation gives the factor and the offset of the least log loss.
 
     Without rows of both kinds the probability is their smoothed fraction.
@@ -221,7 +237,8 @@ def fit_gate(training: LabelledRows, validation: LabelledRows, *, num_rounds: in
 
     parameters = _parameters(len(training.row_RF), seed, objective="binary", num_leaves=31)
     data = lightgbm.Dataset(training.row_RF, label=training.positive_R.astype(np.float64), params=parameters)
-    head = TreesHead(text=lightgbm.train(parameters, data, num_rounds).model_to_string())
+    booster = lightgbm.train(parameters, data, num_rounds, callbacks=[lambda _: done()])
+    head = TreesHead(text=booster.model_to_string())
     if not validation.has_both:
         return GateHead(trees=head, factor=1.0, offset=0.0)
     logit_R, sign_R = head.logits(validation.row_RF), np.where(validation.positive_R, 1.0, -1.0)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
+from dyformer.scoring.event_heads import Done, unreported
 from dyformer.streams.event_log import EventLog, EventQueries
 
 VALIDATION_FROM = 0.85  # quantile of the times at which the later part begins
@@ -13,9 +14,10 @@ class TooFewPastEvents(ValueError):
     """A log whose events or times are too few to fit on."""
 
 
-def fit_on_past(method: EventForecaster, log: EventLog, *, seed: int) -> FittedEventForecaster:
+def fit_on_past(method: EventForecaster, log: EventLog, *, seed: int, done: Done = unreported) -> FittedEventForecaster:
     """Fit on the events up to a quantile of their times, choose on those after it; every event sees all before it.
 
+    `done` is called after each of the rounds of the method.
     Raises TooFewPastEvents where one of the two parts would be empty, or the log is very short.
     """
     if len(log) < FEWEST_EVENTS:
@@ -30,4 +32,4 @@ def fit_on_past(method: EventForecaster, log: EventLog, *, seed: int) -> FittedE
         EventQueries(source_Q=log.source_E[part], time_Q=log.time_E[part], num_visible_Q=num_visible_E[part])
         for part in (slice(0, border), slice(border, len(log)))
     )
-    return method.fit_events(log, training, validation, seed=seed)
+    return method.fit_events(log, training, validation, seed=seed, done=done)

@@ -219,7 +219,7 @@ def _row(
     deployment: "DeploymentResponse", schedule: "DeploymentSchedule | None", runs: "list[FlowRun]"
 ) -> dict[str, Any]:
     due = [run for run in runs if run.state is not None and run.state.is_scheduled() and _is_of(run, schedule)]
-    begun = [run for run in runs if run.start_time is not None]
+    begun = [run for run in runs if run.run_count and run.start_time is not None]  # not what the server cancelled
     return {
         "dataset": dataset_of(deployment),
         "schedule": None if schedule is None else _when(schedule.schedule),

@@ -6,6 +6,7 @@ older: it follows in the order of the commits, as in a pass from the beginning. 
 """
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,7 @@ from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.past_fit import fit_on_past
 from dyformer.streams.event_log import MICROSECOND, EventLog, NumberedEvents, event_log_of
 from dyformer.streams.event_state import EventState, StateSettings
+from flows.console import ongoing
 from storage import files
 from storage.artifacts.artifact import MANIFEST, Lineage, is_current, read_bytes, record_of
 from storage.artifacts.code import code_digest
@@ -194,7 +196,9 @@ def make_model(
 
     def make() -> dict[str, bytes]:
         log = events_before(layout, dataset, version, before).log
-        fitted = fit_on_past(EventForecaster(**settings["method"]), log, seed=seed)
+        given = EventForecaster(**settings["method"])
+        with ongoing(f"fit the event forecaster of {dataset}", given.num_rounds, sys.stderr) as done:
+            fitted = fit_on_past(given, log, seed=seed, done=done)
         return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
 
     return planned(layout, lineage).made(make)

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 from polars.testing import assert_frame_equal
+from toy_protocol import PROTOCOL as TOY
 
 import dyformer
 from dyformer import Graph, Model
@@ -66,6 +67,14 @@ def graph(frame: pl.DataFrame) -> Graph:
 @pytest.fixture(scope="module")
 def model(graph: Graph) -> Model:
     return dyformer.fit(graph, Spectrum())
+
+
+def test_a_protocol_of_ones_own_evaluates_methods_in_memory(graph: Graph):
+    table = dyformer.evaluate(graph, ["L3", "Contact recency"], steps=[11, 12], protocol=TOY)
+    assert set(table["method"]) == {"L3", "Contact recency"}
+    assert table["above"].is_between(0.5, 1, closed="none").all()
+    with pytest.raises(ValueError, match="Spectrum: the protocol 'toy' does not evaluate methods of this kind"):
+        dyformer.evaluate(graph, [Spectrum(), "L3"], protocol=TOY)
 
 
 def edges(graph: Graph) -> list[NDArray[np.int64]]:

@@ -1,6 +1,7 @@
 """Claims about the stored state and the stored forecaster: one pass, the same bytes, nothing later than its time."""
 
 import json
+import re
 from functools import partial
 
 import numpy as np
@@ -159,10 +160,13 @@ def test_a_forecaster_is_fitted_once_and_reads_nothing_at_its_time_or_later(stor
     assert read_model(make_model(NAME, layout=store)).record() != read_model(past).record()
 
 
-def test_the_newest_forecaster_that_a_time_allows_is_chosen(store, tmp_path):
+def test_the_newest_forecaster_that_a_time_allows_is_chosen(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
     ingest(store, tmp_path, ROWS[:900], 0)
     assert newest_model(store, NAME) is None
     first = make_model(NAME, layout=store)
+    progress = capsys.readouterr().err
+    assert re.search(rf"fit the event forecaster of {NAME}: [1-9]\d* of \d+, \d+ s, about \d+ s left", progress)
     assert newest_model(store, NAME) == first
     ingest(store, tmp_path, ROWS[900:], 1)
     assert newest_model(store, NAME) == first, "it stays until another one is made"

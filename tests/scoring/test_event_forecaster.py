@@ -134,6 +134,15 @@ def test_what_comes_later_changes_no_score() -> None:
     assert scores(model, log, queries).tobytes() == scores(model, changed, queries).tobytes()
 
 
+def test_a_fit_reports_each_round_and_is_the_same_as_one_that_does_not() -> None:
+    log, rounds = log_of("directed").head(2_400), []
+    queries = strict_queries(log, 0)
+    parts = part(queries, 0, 1_800), part(queries, 1_800, 2_400)
+    found = SMALL.fit_events(log, *parts, seed=0, done=lambda: rounds.append(1))
+    assert len(rounds) == SMALL.num_rounds == 80
+    assert found.record() == fitted("directed").record()
+
+
 def test_a_seed_gives_the_same_heads_and_another_one_others() -> None:
     first, again, other = fitted("two sides"), fitted.__wrapped__("two sides"), fitted("two sides", 1)
     assert json.dumps(first.record()) == json.dumps(again.record())

@@ -186,6 +186,8 @@ def test_a_run_that_is_due_while_the_one_before_runs_is_cancelled_by_the_server(
     assert [state and (state.name, state.message) for state in states] == [
         ("Cancelled", "Deployment concurrency limit reached.")
     ] * 2
+    [row] = json.loads(run("--list", "--json")[1])
+    assert row["last run"] is None, "what was cancelled did not run"
     assert run("overtaken", "--remove")[0] == 0
 
 
