@@ -23,6 +23,7 @@ from scipy.sparse.linalg import svds
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+import dyformer
 from dyformer.embedder import Embedder
 from dyformer.evaluation.bootstrap import interval, node_resamples
 from dyformer.evaluation.rows import means
@@ -30,9 +31,8 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.printed import markdown_rows
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.planted import PLANTED, WEEK, PlantedLog, planted_groups, planted_rows
-from dyformer.logs.time_windows import Window
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.logs.planted import PLANTED, PlantedLog, planted_groups, planted_log
 
 NUM_NEIGHBOURS = 50
 NUM_STEPS = 4  # weeks in which neighbours may become partners
@@ -81,14 +81,9 @@ def recall(score_NN: NDArray[np.floating], partner_NN: NDArray[np.bool_]) -> NDA
 
 
 def graph_of(planted: PlantedLog) -> tuple[DynamicGraph, NDArray[np.int64]]:
-    """Give the graph of a log, and the log's number of each node [N]."""
-    row_RX = np.array(list(planted_rows(planted)))[:, 1:]
-    node_N, first_N, number_R = np.unique(row_RX, return_index=True, return_inverse=True)
-    order_N = np.argsort(first_N)
-    end_RX = np.argsort(order_N)[number_R].reshape(row_RX.shape)
-    microseconds_R = 1_000_000 * (np.arange(len(row_RX)) * WEEK // planted.num_interactions)
-    events = pl.DataFrame({"source": end_RX[:, 0], "target": end_RX[:, 1], "time": microseconds_R})
-    return build_snapshots(events, Window(rule="equal_time", length="7d"), "us"), node_N[order_N]
+    """Give the graph of a log, a step a week, and the log's number of each node [N]."""
+    graph = dyformer.read_log(pl.read_csv(planted_log(planted), try_parse_dates=True)).snapshots("7d")
+    return graph.dynamic, graph.nodes["id"].str.slice(1).cast(pl.Int64).to_numpy()
 
 
 def measured(planted: PlantedLog, vectors: Vectors, seed: int) -> Iterator[tuple[str, float, float, float]]:

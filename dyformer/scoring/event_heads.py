@@ -71,13 +71,13 @@ def log_loss(logit_R: NDArray[np.floating], groups: Groups) -> float:
     return float(-np.log(np.maximum(chosen_G, np.finfo(np.float64).tiny)).mean())
 
 
-def reciprocal_rank(logit_R: NDArray[np.floating], groups: Groups) -> float:
-    """Give the mean of 1 / rank of the chosen row over the groups; ties share the mean of their ranks."""
+def ranks(logit_R: NDArray[np.floating], groups: Groups) -> NDArray[np.float64]:
+    """Give the rank [G] of the chosen row in each group, from 1; ties share the mean of their ranks."""
     group_R = np.repeat(np.arange(len(groups)), groups.size_G)
     chosen_R = logit_R[groups.start_G1[:-1] + groups.chosen_G][group_R]
     above_G = np.bincount(group_R, logit_R > chosen_R, len(groups))
     equal_G = np.bincount(group_R, logit_R == chosen_R, len(groups)) - 1
-    return float((1 / (1 + above_G + equal_G / 2)).mean())
+    return 1 + above_G + equal_G / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ def _with_best_rounds(booster: Any, num_rounds: int, validation: Groups, *, by_r
     for first in range(0, num_rounds, step):
         part = {"start_iteration": first, "num_iteration": step, "raw_score": True}
         logit_R = logit_R + booster.predict(validation.row_RF, **part)
-        losses[first + step] = -reciprocal_rank(logit_R, validation) if by_rank else log_loss(logit_R, validation)
+        losses[first + step] = -(1 / ranks(logit_R, validation)).mean() if by_rank else log_loss(logit_R, validation)
     return TreesHead(text=booster.model_to_string(num_iteration=min(losses, key=lambda rounds: losses[rounds])))
 
 
