@@ -76,7 +76,7 @@ def part_of_steps(graph: DynamicGraph) -> dict[int, int]:
     }
 
 
-def new_partners(graph: DynamicGraph, log: EventLog) -> NDArray[np.bool_]:
+def new_partners(log: EventLog) -> NDArray[np.bool_]:
     """Tell which events [E] link two different nodes for the first time, both with an event at an earlier time."""
     is_new_E = np.zeros(len(log), dtype=np.bool_)
     known_N, linked, waiting = np.zeros(log.num_sources, dtype=np.bool_), set[tuple[int, int]](), list[int]()
@@ -102,40 +102,57 @@ def inputs(scores: VectorScores, source: int, target_C: NDArray[np.int64]) -> ND
     return input_CS
 
 
+class _Past:
+    """The events before a moment: the state that counts them, and who was whose partner."""
+
+    def __init__(self, log: EventLog) -> None:
+        settings = StateSettings(two_sides=log.two_sides, seconds=log.seconds)
+        self._log, self._num_read = log, 0
+        self.state = EventState(log.num_sources, log.num_targets, settings)
+        self._is_target_N = np.zeros(log.num_targets, dtype=np.bool_)
+        self._partners: dict[int, list[int]] = {}
+
+    def read_until(self, moment: int) -> None:
+        """Read the events before a moment: those at it are not before each other."""
+        end = int(np.searchsorted(self._log.time_E, moment))
+        columns = {name: getattr(self._log, name)[self._num_read : end] for name in COLUMNS}
+        self.state.observe(EventLog(**{**vars(self._log), **columns}))
+        for source, target in zip(columns["source_E"].tolist(), columns["target_E"].tolist(), strict=True):
+            self._partners.setdefault(source, []).append(target)
+            self._partners.setdefault(target, []).append(source)
+        self._is_target_N[columns["target_E"]] = True
+        if not self._log.two_sides:
+            self._is_target_N[columns["source_E"]] = True
+        self._num_read = end
+
+    def others(self, source: int, target: int) -> NDArray[np.int64]:
+        """Give the known nodes that are no partners of a source, without it and its target."""
+        other_N = self._is_target_N.copy()
+        other_N[[source, target, *self._partners.get(source, [])]] = False
+        return np.flatnonzero(other_N)
+
+
 def queries_of(graph: DynamicGraph, scores_of: ScoresOf, seed: int) -> list[Queries]:
     """Give the queries to fit, to choose and to measure on; those to fit have NUM_NEGATIVES candidates at most."""
-    log, generator = events_of(graph), np.random.default_rng(seed)
+    log = events_of(graph)
     part_of, parts = part_of_steps(graph), list[list[tuple[NDArray[np.float32], int, int]]]([[], [], []])
     step_E = np.repeat(np.arange(graph.num_steps) + 1, [snapshot.num_interactions for snapshot in graph.snapshots])
-    is_new_E, part_E = new_partners(graph, log), np.array([part_of.get(step, -1) for step in step_E.tolist()])
+    is_new_E, part_E = new_partners(log), np.array([part_of.get(step, -1) for step in step_E.tolist()])
+    of_part = [np.flatnonzero(is_new_E & (part_E == part)) for part in range(len(parts))]
+    # Each part and each query has a draw of its own, which no later event changes.
     chosen_E = np.concatenate(
-        [generator.permutation(np.flatnonzero(is_new_E & (part_E == part)))[:NUM_EVENTS] for part in range(len(parts))]
+        [np.random.default_rng([seed, part]).permutation(of_part[part])[:NUM_EVENTS] for part in range(len(parts))]
     )
-    state = EventState(log.num_sources, log.num_targets, StateSettings(two_sides=log.two_sides, seconds=log.seconds))
-    is_target_N = np.zeros(log.num_targets, dtype=np.bool_)  # a candidate is on the targets' side, if there are two
-    partners: dict[int, list[int]] = {}
-    scores_step, scores, first = 0, None, 0
+    past, scores_step, scores = _Past(log), 0, None
     for event in np.sort(chosen_E).tolist():
-        # Events of one time are not before each other, so those at the query's time stay unread.
-        end = int(np.searchsorted(log.time_E, log.time_E[event]))
-        seen = EventLog(**{**vars(log), **{name: getattr(log, name)[first:end] for name in COLUMNS}})
-        state.observe(seen)
-        for source, target in zip(seen.source_E.tolist(), seen.target_E.tolist(), strict=True):
-            partners.setdefault(source, []).append(target)
-            partners.setdefault(target, []).append(source)
-        is_target_N[seen.target_E] = True
-        if not log.two_sides:
-            is_target_N[seen.source_E] = True
-        first = end
-        source, target, step, part = (int(of[event]) for of in (log.source_E, log.target_E, step_E, part_E))
-        if step != scores_step:
+        source, target, step, part = (int(of_E[event]) for of_E in (log.source_E, log.target_E, step_E, part_E))
+        past.read_until(int(log.time_E[event]))
+        if scores is None or step != scores_step:
             scores_step, scores = step, scores_of(step)
-        other_N = is_target_N.copy()
-        other_N[[source, target, *partners.get(source, [])]] = False
-        most = NUM_NEGATIVES if part == 0 else NUM_CANDIDATES
-        target_C = np.append(target, generator.permutation(np.flatnonzero(other_N))[:most])
-        count_CF = state.features(source, target_C, at=int(log.time_E[event]))
-        assert scores is not None
+        draw = np.random.default_rng([seed, len(parts), event])
+        other_C = draw.permutation(past.others(source, target))[: NUM_CANDIDATES if part else NUM_NEGATIVES]
+        target_C = np.append(target, other_C)
+        count_CF = past.state.features(source, target_C, at=int(log.time_E[event]))
         parts[part].append((np.hstack([count_CF, inputs(scores, source, target_C)]), source, target))
     return [_joined(rows) for rows in parts]
 

@@ -12,7 +12,7 @@ from dyformer.scoring.event_heads import (
     fit_gate,
     fit_groups,
     log_loss,
-    reciprocal_rank,
+    ranks,
     softmax,
 )
 
@@ -42,8 +42,8 @@ def test_softmax_loss_and_rank_are_their_definitions() -> None:
     np.testing.assert_allclose(softmax(logits, groups.start_G1), np.concatenate(expected))
     losses = [-math.log(part[index]) for part, index in zip(expected, chosen, strict=True)]
     assert log_loss(logits, groups) == pytest.approx(np.mean(losses))
-    ranks = [2.5, 1, 3]  # the second and third are equal, as are three of the last group
-    assert reciprocal_rank(logits, groups) == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    # The second and third are equal, as are three of the last group.
+    np.testing.assert_array_equal(ranks(logits, groups), [2.5, 1, 3])
 
 
 def test_softmax_of_great_logits_and_of_empty_groups() -> None:
