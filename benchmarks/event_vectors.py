@@ -77,7 +77,7 @@ def part_of_steps(graph: DynamicGraph) -> dict[int, int]:
 
 
 def new_partners(log: EventLog) -> NDArray[np.bool_]:
-    """Tell which events [E] link two different nodes for the first time, both with an event at an earlier time."""
+    """Mark the events [E] that link two different nodes for the first time, both with an event at an earlier time."""
     is_new_E = np.zeros(len(log), dtype=np.bool_)
     known_N, linked, waiting = np.zeros(log.num_sources, dtype=np.bool_), set[tuple[int, int]](), list[int]()
     for event, (source, target) in enumerate(zip(log.source_E.tolist(), log.target_E.tolist(), strict=True)):
