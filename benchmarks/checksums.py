@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from dyformer.logs.events import ReadResult
-from storage import checksums
+from storage.bytes import checksums
 from storage.events import versions
 from storage.events.commits import append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dyformer.extras import need
-from storage import files
 from storage.artifacts.artifact import PENDING
 from storage.artifacts.code import PACKAGES, all_modules, code_digest
+from storage.bytes import files
 from storage.layout import Layout
 
 LIBRARIES = ("numpy", "scipy", "numba", "torch", "polars", "scikit-learn", "lightgbm", "duckdb")

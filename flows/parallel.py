@@ -15,9 +15,9 @@ import polars as pl
 from dyformer.sampling.prefetch import NUM_THREADS
 from flows.cluster import machine_facts
 from flows.console import tracked
-from storage import files
 from storage.artifacts.artifact import ArtifactDamaged, ArtifactMissing, read_table
 from storage.artifacts.made import Contents, Planned, planned
+from storage.bytes import files
 from storage.layout import PART, Layout
 
 CLUSTER = "DYFORMER_RAY_ADDRESS"  # HOST:PORT of a cluster's head; unset: this process makes all parts

@@ -18,7 +18,7 @@ from flows.service.environment import TEMPORARY, ServerUnreachable, server_in_us
 from flows.service.missing_runs import start_missing
 from flows.tasks.retention import KEEP, prune_published
 from flows.tasks.tracking.projection import project
-from storage.files import make_folder
+from storage.bytes.files import make_folder
 from storage.layout import Layout
 from storage.tracking.mlflow_client import reason
 from storage.tracking.runs import open_tracker

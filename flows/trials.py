@@ -24,8 +24,8 @@ from flows.service import TAG
 from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.methods import configured
 from flows.tasks.snapshots import open_snapshots
-from storage import files
 from storage.artifacts.artifact import MANIFEST
+from storage.bytes import files
 
 
 class Trial(NamedTuple):

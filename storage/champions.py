@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 from filelock import FileLock
 
-from storage import checksums, files
 from storage.artifacts.artifact import MANIFEST, names, read_table, scan_table
-from storage.checksums import (
+from storage.bytes import checksums, files
+from storage.bytes.checksums import (
     Damaged,
     RecordDamaged,
     read_record,
@@ -23,7 +23,7 @@ from storage.checksums import (
     write_record,
     wrong_kind,
 )
-from storage.files import Stamp
+from storage.bytes.files import Stamp
 from storage.layout import Layout
 from storage.locks import alone
 

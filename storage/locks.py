@@ -16,8 +16,8 @@ from pathlib import Path
 
 from filelock import FileLock, ReadWriteLock, Timeout
 
-from storage import files
-from storage.files import Stamp, named_write
+from storage.bytes import files
+from storage.bytes.files import Stamp, named_write
 from storage.layout import Layout
 
 LEASE_SECONDS = 20.0

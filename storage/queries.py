@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 import duckdb
 import polars as pl
 
-from storage import files
 from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
+from storage.bytes import files
+from storage.bytes.checksums import Damaged, link_in
 from storage.champions import PUBLISHED_TABLES, check_one_space, latest_tables, ledger
-from storage.checksums import Damaged, link_in
 from storage.events.declarations import declaration
 from storage.events.rows import NODE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS
 from storage.events.table import DatasetNotIngested, node_dictionary, scan_events, scan_quarantine

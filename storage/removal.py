@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from storage import files
 from storage.artifacts.artifact import MANIFEST, manifest, read_table
+from storage.bytes import files
+from storage.bytes.files import TEMPORARY
 from storage.champions import OUTCOMES, PUBLICATIONS, PUBLISHED_KINDS, read_champion
 from storage.events.table import check_dataset
-from storage.files import TEMPORARY
 from storage.layout import PART, Layout
 from storage.locks import DatasetInUse, not_in_use
 

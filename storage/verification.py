@@ -5,16 +5,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.artifact import without_manifest
 from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_bytes
+from storage.bytes import files
+from storage.bytes.checksums import Damaged, link_in, no_folder_at
+from storage.bytes.files import ReadFailed
 from storage.champions import MISSING, champion_problems, repair_champion
-from storage.checksums import Damaged, link_in, no_folder_at
 from storage.events import versions
 from storage.events.declarations import declaration
 from storage.events.versions import TableDamaged, Version
-from storage.files import ReadFailed
 from storage.layout import CHECKPOINTS, Layout
 from storage.locks import DatasetInUse, not_in_use
 from storage.removal import DROPPED, dropped_rests

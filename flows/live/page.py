@@ -15,8 +15,8 @@ from dyformer.scoring.live_ranking import PastPartner
 from flows.console import printed_probability
 from flows.tasks.live import ranking_record, written_moment
 from storage.artifacts.artifact import ArtifactMissing, read_table
+from storage.bytes.checksums import Damaged
 from storage.champions import ledger, publications
-from storage.checksums import Damaged
 
 if TYPE_CHECKING:
     from flows.live.service import LiveService

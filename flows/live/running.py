@@ -15,7 +15,7 @@ from flows.live.service import LiveService
 from flows.service.guard import Guard
 from flows.service.listening import PortTaken, listening, port_of
 from flows.service.login import USER, close_folder, write_variables
-from storage.files import make_folder
+from storage.bytes.files import make_folder
 from storage.layout import Layout
 
 USUAL_PORT = 8100

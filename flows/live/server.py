@@ -22,7 +22,7 @@ from dyformer.scoring.event_horizon import FittedHorizon
 from flows.live.page import node_page, openapi_page
 from flows.live.service import BadEvent, LiveService, SentEvent, checked_event
 from flows.tasks.live import UnreadableMoment, ranking_record, read_moment, written_id, written_moment
-from storage.files import WriteFailed
+from storage.bytes.files import WriteFailed
 
 MOST_EVENTS = 10_000  # of a request
 MOST_PAIRS = 10_000

@@ -25,9 +25,9 @@ from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, UnreadableMoment, open_horizon, open_ranking, read_moment, written_moment
+from storage.bytes.files import WriteFailed
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events
-from storage.files import WriteFailed
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, Record, WaitingEvents
 

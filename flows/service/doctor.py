@@ -17,8 +17,8 @@ from flows.service.dead_runs import all_pages, ended_among, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.environment import ServerUnreachable, server_in_use
 from flows.service.schedules import scheduled
-from storage import files
 from storage.artifacts.artifact import MANIFEST
+from storage.bytes import files
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
 from storage.tracking.marks import due

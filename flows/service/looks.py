@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from storage.files import make_folder
+from storage.bytes.files import make_folder
 from storage.layout import Layout
 
 LOCK = "looks.lock"

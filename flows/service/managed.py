@@ -29,8 +29,8 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry
 from rich.console import Console
 
+from storage.bytes.objects import StoreUnreachable
 from storage.locks import LeaseBusy
-from storage.objects import StoreUnreachable
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State

@@ -18,9 +18,9 @@ from flows.service.schedules import dataset_of, scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.finished import lacks_published
 from flows.tasks.tracking.projection import pause_after
+from storage.bytes.objects import StoreUnreachable
 from storage.events.table import history, ingested_datasets
 from storage.layout import Layout
-from storage.objects import StoreUnreachable
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

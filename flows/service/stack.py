@@ -35,7 +35,7 @@ from flows.service.running import (
     running_stack,
 )
 from flows.service.worker import SECONDS_FOR_RUNS
-from storage.files import make_folder
+from storage.bytes.files import make_folder
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
 

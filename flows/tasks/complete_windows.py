@@ -11,8 +11,8 @@ from dyformer.graphs.windows import EPOCH, MICROSECOND, WindowsMove, complete_en
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.time_windows import TimeUnit, Window, WindowError
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from storage import files
 from storage.artifacts.artifact import MANIFEST
+from storage.bytes import files
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
 from storage.layout import Layout

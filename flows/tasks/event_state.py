@@ -22,10 +22,10 @@ from dyformer.scoring.past_fit import fit_on_past
 from dyformer.streams.event_log import MICROSECOND, EventLog, NumberedEvents, event_log_of
 from dyformer.streams.event_state import EventState, StateSettings
 from flows.console import ongoing
-from storage import files
 from storage.artifacts.artifact import MANIFEST, Lineage, is_current, read_bytes, record_of
 from storage.artifacts.code import code_digest
 from storage.artifacts.made import Planned, planned
+from storage.bytes import files
 from storage.events import versions
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version, node_dictionary, read_events, scan_events

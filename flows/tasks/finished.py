@@ -16,10 +16,10 @@ from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.made import plan
 from flows.tasks.retention import KEEP
 from flows.tasks.snapshots import open_snapshots
-from storage import files
 from storage.artifacts.artifact import MANIFEST, digest, is_complete, manifest, read_bytes, read_table
 from storage.artifacts.made import Planned
-from storage.checksums import Damaged
+from storage.bytes import files
+from storage.bytes.checksums import Damaged
 from storage.layout import Layout
 
 TABLES = "tables.json"

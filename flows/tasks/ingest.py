@@ -27,14 +27,14 @@ from flows.tasks.reading import (
     with_form,
     without_forms,
 )
-from storage.checksums import Damaged
+from storage.bytes.checksums import Damaged
+from storage.bytes.files import ReadFailed
 from storage.events import scratch_database
 from storage.events.commits import TakenBack, append_all, take_back
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events
 from storage.events.versions import newest
-from storage.files import ReadFailed
 from storage.layout import Layout
 from storage.locks import in_use
 from storage.raw.contents import Content, content_of, exact_files, known_contents, remember_contents

@@ -28,7 +28,7 @@ from storage.artifacts.artifact import (
 )
 from storage.artifacts.checkpoints import check_finite, from_bytes
 from storage.artifacts.made import address_of
-from storage.checksums import sha256
+from storage.bytes.checksums import sha256
 from storage.layout import WEIGHTS
 
 if TYPE_CHECKING:

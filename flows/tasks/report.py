@@ -19,7 +19,6 @@ from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.measure import measure, read_beside, read_metrics
 from flows.tasks.finished import SUMMARY, planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage import files
 from storage.artifacts.artifact import (
     MANIFEST,
     ArtifactMissing,
@@ -30,6 +29,7 @@ from storage.artifacts.artifact import (
     read_table,
 )
 from storage.artifacts.code import code_version
+from storage.bytes import files
 from storage.champions import complete_rows, ledger
 from storage.events.table import check_dataset
 from storage.layout import FORECAST, Layout

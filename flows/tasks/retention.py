@@ -32,10 +32,10 @@ def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
     Returns:
         What was done, as sentences, and one for each dataset with a fault, which stays as it is.
     """
-    from storage import files
+    from storage.bytes import files
+    from storage.bytes.objects import StoreUnreachable
     from storage.champions import publications
     from storage.locks import DatasetInUse
-    from storage.objects import StoreUnreachable
     from storage.removal import removable
 
     lines, problems = [], []

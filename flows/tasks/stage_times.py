@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dyformer.experiments.settings import Experiment
 from flows.tasks.report import newest_report, read_report
 from storage.artifacts.artifact import ArtifactMissing
-from storage.checksums import Damaged
+from storage.bytes.checksums import Damaged
 
 STAGES = {"train": "training", "rank": "ranking", "evaluate": "evaluation", "predict": "forecasts"}
 """The long stages of a run after its first forecasts, in their order."""

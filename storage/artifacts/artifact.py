@@ -20,9 +20,9 @@ from typing import Any
 
 import polars as pl
 
-from storage import checksums, files
 from storage.artifacts.code import code_version
-from storage.checksums import CHANGED, Damaged, fault_of, is_below, link_in, readable, sha256, wrong_kind
+from storage.bytes import checksums, files
+from storage.bytes.checksums import CHANGED, Damaged, fault_of, is_below, link_in, readable, sha256, wrong_kind
 
 MANIFEST = "manifest.json"
 MARK = "tracked.json"  # beside a finished result that is in MLflow

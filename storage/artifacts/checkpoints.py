@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from storage import files
-from storage.checksums import Damaged, link_in
+from storage.bytes import files
+from storage.bytes.checksums import Damaged, link_in
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 import dyformer
 from dyformer.logs.events import ReadResult
-from storage import files
 from storage.artifacts.artifact import MANIFEST, Draft, Lineage, drafted, record_of
+from storage.bytes import files
 from storage.events import rows, versions
 from storage.events.disk_rows import SpilledRows
 from storage.events.rows import NODE_COLUMNS, QUARANTINE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS, HeldRows

@@ -4,8 +4,8 @@ import json
 from functools import partial
 from typing import Any
 
-from storage import checksums
-from storage.checksums import RecordDamaged, create_record, read_record, write_record, wrong_kind
+from storage.bytes import checksums
+from storage.bytes.checksums import RecordDamaged, create_record, read_record, write_record, wrong_kind
 from storage.events.versions import has_commits
 from storage.layout import Layout
 

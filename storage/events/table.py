@@ -5,8 +5,8 @@ A row carries the version of its commit (`ingest`), and its place among the rows
 
 import polars as pl
 
-from storage import files
-from storage.checksums import Damaged
+from storage.bytes import files
+from storage.bytes.checksums import Damaged
 from storage.events import versions
 from storage.events.rows import NODE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS
 from storage.events.versions import COUNTS, INTERACTIONS, NODES, QUARANTINE, Version

@@ -17,9 +17,9 @@ from typing import Any
 
 import polars as pl
 
-from storage import checksums, files
 from storage.artifacts.artifact import MANIFEST, ArtifactDamaged, Draft, record_of
-from storage.checksums import CHANGED, Damaged, is_below, link_in, no_folder_at, sha256
+from storage.bytes import checksums, files
+from storage.bytes.checksums import CHANGED, Damaged, is_below, link_in, no_folder_at, sha256
 from storage.layout import Layout
 
 Row = Mapping[str, Any]

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from dyformer.logs.raw_file import LogError, LogNotFound, RawFile, changed, exact_file, pieces
-from storage import checksums
-from storage.checksums import RecordDamaged, read_record, write_record, wrong_kind
+from storage.bytes import checksums
+from storage.bytes.checksums import RecordDamaged, read_record, write_record, wrong_kind
 from storage.layout import Layout
 
 TICK_SECONDS = 0.05  # two writes within a tick of the system's clock give a file the same time

@@ -22,7 +22,7 @@ from dyformer.logs.limits import ReadLimits
 from dyformer.logs.planted import PLANTED, planted_log
 from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile
 from dyformer.logs.synthetic import generated_log
-from storage import files
+from storage.bytes import files
 from storage.raw.contents import content_of
 
 LOGS_VARIABLE = "DYFORMER_LOGS"

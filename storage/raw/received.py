@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from storage import files
+from storage.bytes import files
 from storage.layout import Layout
 from storage.locks import alone
 

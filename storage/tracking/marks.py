@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from storage import files
 from storage.artifacts.artifact import MANIFEST, MARK, PENDING, TRACKED_KINDS, digest, note_pending, pending_note
-from storage.checksums import Damaged, create_record, read_record, write_record
+from storage.bytes import files
+from storage.bytes.checksums import Damaged, create_record, read_record, write_record
 from storage.layout import Layout
 
 REMEDY = "`dyformer verify --repair` removes it, and the next run sends the result to MLflow again"

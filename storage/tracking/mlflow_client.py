@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from storage import objects
-from storage.files import temporary_name
+from storage.bytes import objects
+from storage.bytes.files import temporary_name
 from storage.layout import Layout
 from storage.tracking.addresses import database_of, without_password
 from storage.tracking.view import view_tags

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.artifacts.artifact import ArtifactMissing
-from storage.checksums import Damaged
+from storage.bytes.checksums import Damaged
+from storage.bytes.objects import is_remote
 from storage.layout import Layout
-from storage.objects import is_remote
 from storage.tracking import mlflow_client
 from storage.tracking.addresses import without_password
 from storage.tracking.marks import marked

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from storage.checksums import sha256
+from storage.bytes.checksums import sha256
 from storage.layout import Layout
 from storage.locks import MOST_SECONDS, leased
 from storage.tracking.addresses import database_of

@@ -26,9 +26,9 @@ from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import train_model
-from storage import files
 from storage.artifacts.artifact import Lineage, digest
 from storage.artifacts.made import planned
+from storage.bytes import files
 from storage.layout import Layout
 
 pytestmark = pytest.mark.ray

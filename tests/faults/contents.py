@@ -15,9 +15,9 @@ from typing import Any
 
 import polars as pl
 
-from storage import files
 from storage.artifacts.artifact import MANIFEST, is_complete, lineage_of, names, read_bytes, read_table
 from storage.artifacts.checkpoints import FILE_NAME
+from storage.bytes import files
 from storage.champions import read_champion
 from storage.events.declarations import declaration
 from storage.events.table import history, ingested_datasets, node_dictionary, read_events, scan_quarantine

@@ -22,11 +22,11 @@ import torch
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from storage import files
 from storage.artifacts.artifact import ArtifactMissing, Lineage, manifest, read_bytes, read_table, write_artifact
 from storage.artifacts.checkpoints import CheckpointMissing, from_bytes, load_checkpoint, save_checkpoint, to_bytes
+from storage.bytes import files
+from storage.bytes.checksums import Damaged
 from storage.champions import replace_champion
-from storage.checksums import Damaged
 from storage.events.declarations import declaration
 from storage.events.table import history, node_dictionary, read_events, scan_quarantine
 from storage.layout import WEIGHTS, Layout

@@ -29,7 +29,7 @@ import flows.retrain as retraining
 from flows.ending import exit_code
 from storage.artifacts.artifact import MANIFEST, _digest, read_table
 from storage.artifacts.checkpoints import from_bytes, to_bytes
-from storage.checksums import sealed
+from storage.bytes.checksums import sealed
 from storage.layout import WEIGHTS, Layout
 from storage.queries import query
 from storage.verification import dataset_of, faults, repaired

@@ -28,13 +28,13 @@ from sweep import error_line, options_of, swept
 
 import flows.benchmark
 import flows.stages
-import storage.files
+import storage.bytes.files
 from flows.ending import exit_code
 from flows.tasks.ingest import ingest_log
 from flows.tasks.publishing.champions import rollback
 from flows.tasks.retention import pruned
 from flows.tasks.tracking.projection import project
-from storage import files
+from storage.bytes import files
 from storage.champions import champion_problems, publications, read_champion, replace_champion, succession
 from storage.events.table import history, ingested_datasets, read_events, scan_events
 from storage.layout import Layout
@@ -218,7 +218,7 @@ def _unsound(*, has_ingested: bool) -> list[str]:
         wrong.append(f"publications are not in order: {rows.select('number', 'published_at').rows()}")
     ingested("second")
     retrain()
-    storage.files.LEFTOVER_SECONDS = -TWO_DAYS  # of objects, whose times the server sets
+    storage.bytes.files.LEFTOVER_SECONDS = -TWO_DAYS  # of objects, whose times the server sets
     for problem in project(layout, whole=True).problems:
         wrong.append(f"not sent: {problem}")
     wrong += _wrong_rows(layout, ["first", "second"])

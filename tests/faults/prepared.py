@@ -16,7 +16,7 @@ from contents import age, contents, differences
 from ingests import DATASET, write_logs
 from side_effects import Act, Effects, ignore
 
-import storage.files
+import storage.bytes.files
 from flows.tasks.ingest import ingest_log
 from flows.tasks.tracking.projection import project
 from storage.layout import Layout
@@ -118,7 +118,7 @@ class Prepared:
     def cleaned(self) -> dict[str, Any]:
         age(self.store, TWO_DAYS)
         if self.remote is not None:
-            storage.files.LEFTOVER_SECONDS = -TWO_DAYS  # of objects, whose times the server sets
+            storage.bytes.files.LEFTOVER_SECONDS = -TWO_DAYS  # of objects, whose times the server sets
         ingest_log(DATASET, {}, lambda text: None)
         return contents()
 

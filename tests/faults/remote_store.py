@@ -37,7 +37,7 @@ class RemoteStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(files.read_bytes(address))
 
-        from storage import files
+        from storage.bytes import files
 
         self._in_child(lambda: _for_each(copy, files.find(self.root)))
 
@@ -56,7 +56,7 @@ class RemoteStore:
             _for_each(files.remove, [address for address in files.find(self.root) if address not in names])
             _for_each(write, wanted)
 
-        from storage import files
+        from storage.bytes import files
 
         self._in_child(restored)
 

@@ -2,7 +2,7 @@
 
 `python tests/faults/s3.py --tries 150` runs the whole sweep (`make test-faults`); `--seed S --only N` repeats one. From
 a numbered request on, a proxy in front of a local S3 server fails for one request, a few, or some seconds. The limits
-of `storage.objects` are smaller here.
+of `storage.bytes.objects` are smaller here.
 """
 
 import random
@@ -22,7 +22,7 @@ from remote_store import remote_store
 from sweep import error_line, options_of, swept
 
 from flows.ending import exit_code
-from storage import objects
+from storage.bytes import objects
 from storage.layout import Layout
 from storage.queries import query
 from storage.verification import dataset_of, faults, repaired

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of the module wi
 from damage import NAMED, opened, prepared_store, results, trials, wrong_readings
 from object_store import BUCKET, object_store
 
-from storage import files
 from storage.artifacts import artifact
+from storage.bytes import files
 from storage.layout import Layout
 
 

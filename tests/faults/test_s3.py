@@ -14,8 +14,8 @@ from ingests import DATASET, ingested, write_logs
 
 from flows.tasks.tracking import results
 from flows.tasks.tracking.projection import project
-from storage import checksums, files, objects
 from storage.artifacts.artifact import Lineage, write_artifact
+from storage.bytes import checksums, files, objects
 from storage.events.table import history, read_events
 from storage.layout import Layout
 from storage.tracking.runs import Tracker

@@ -19,8 +19,8 @@ from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import read_table, write_artifact
+from storage.bytes.files import read_bytes
 from storage.database import DatabaseFailed
-from storage.files import read_bytes
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 

@@ -13,8 +13,8 @@ from flows.tasks import complete_windows, finished, ingest
 from flows.tasks.finished import SUMMARY, lacks_published
 from flows.tasks.retention import KEEP
 from flows.tasks.tracking import projection
-from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
+from storage.bytes import files
 from storage.layout import Layout
 
 COUNTS = {"dataset": "mylog", "version": 1, "changed": False, "num_comments": 0} | dict.fromkeys(ingest.COUNTS, 0)

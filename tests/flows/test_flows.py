@@ -30,7 +30,7 @@ from flows.tasks.report import newest_report, read_report, verdict_of
 from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
-from storage.files import write_bytes
+from storage.bytes.files import write_bytes
 from storage.layout import Layout
 from storage.tracking.marks import unmark
 from storage.tracking.runs import open_tracker, tracking_of

@@ -9,9 +9,9 @@ import pytest
 
 import flows.cli
 import flows.tasks.ingest
+from storage.bytes.files import WriteFailed
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
-from storage.files import WriteFailed
 from storage.layout import Layout
 
 START = 1_600_000_000  # 2020-09-13

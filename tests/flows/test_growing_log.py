@@ -35,8 +35,9 @@ from flows.tasks.retention import prune_published, pruned
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
 from flows.tasks.tracking.projection import project
-from storage import files, removal
+from storage import removal
 from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_table
+from storage.bytes import files
 from storage.champions import ledger, publications, read_champion, replace_champion, succession
 from storage.layout import Layout
 from storage.queries import query

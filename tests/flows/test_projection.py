@@ -21,7 +21,6 @@ from mlflow import MlflowClient
 import flows.cli
 from flows.tasks.tracking import results
 from flows.tasks.tracking.projection import FILE, project
-from storage import files
 from storage.artifacts.artifact import (
     ArtifactMissing,
     Lineage,
@@ -31,8 +30,9 @@ from storage.artifacts.artifact import (
     read_bytes,
     write_artifact,
 )
+from storage.bytes import files
+from storage.bytes.objects import StoreUnreachable
 from storage.layout import Layout
-from storage.objects import StoreUnreachable
 from storage.tracking.marks import MARK, due, mark, marked, noted
 from storage.tracking.runs import Tracker, open_tracker, tracking_of
 from storage.verification import faults, repaired

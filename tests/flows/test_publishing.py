@@ -22,8 +22,8 @@ from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
-from storage import files
 from storage.artifacts.artifact import read_table, write_artifact
+from storage.bytes import files
 from storage.champions import champion_problems, champions, latest, ledger, outcomes, publications
 from storage.layout import Layout
 from storage.queries import query

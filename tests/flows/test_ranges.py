@@ -20,10 +20,10 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.artifact import ArtifactDamaged, Lineage, read_table
 from storage.artifacts.made import planned
+from storage.bytes import files
 from storage.layout import PART, Layout
 
 UNTIL = 8

@@ -22,8 +22,8 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.ranks import RankLate, RankLost, RanksUnusable
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
-from storage import files
 from storage.artifacts.artifact import Lineage, read_bytes, read_table
+from storage.bytes import files
 from storage.layout import WEIGHTS
 
 UNTIL = 8

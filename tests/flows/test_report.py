@@ -14,10 +14,10 @@ from dyformer.experiments.settings import Experiment
 from flows.tasks import report
 from flows.tasks.report import NUM_LINKS, most_probable, newest_report
 from flows.tasks.snapshots import Snapshots
-from storage import files
 from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
+from storage.bytes import files
+from storage.bytes.files import write_bytes
 from storage.events.table import DatasetNotIngested
-from storage.files import write_bytes
 from storage.layout import Layout
 
 

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from flows.reconcile import reconcile
-from storage import files
 from storage.artifacts.artifact import MANIFEST, Lineage, write_artifact
+from storage.bytes import files
 from storage.champions import PUBLICATION_SCHEMA, PUBLICATIONS
 from storage.layout import Layout
 

@@ -14,9 +14,9 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, PARTS, TRAINING, Contender
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.start import FRESH, Start, pause_of, start_of, warm
-from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import to_bytes
+from storage.bytes import files
 from storage.champions import read_champion, replace_champion, succession
 
 EXPERIMENT = Experiment().changed({"model.width": 8, "model.num_heads": 2, "retrain.scratch_every": 5})

@@ -12,7 +12,7 @@ from retrainings import assert_sound, in_training, reconciled, started
 from stack_processes import wait_until
 
 from flows.service.processes import marked
-from storage.files import find
+from storage.bytes.files import find
 from storage.layout import Layout
 
 pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("idle")]

@@ -15,7 +15,6 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.artifact import (
     ArtifactDamaged,
@@ -34,6 +33,7 @@ from storage.artifacts.artifact import (
     settings_hash,
     write_artifact,
 )
+from storage.bytes import files
 
 EDGES = pl.DataFrame({"step": [1, 1, 2], "source": [0, 0, 1], "target": [1, 2, 2], "weight": [1.0, 2.0, 1.0]})
 LINEAGE = Lineage(kind="snapshots", dataset="uci", table_version=3, until=12, settings={"window": ("7d", 1)})

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from test_commits import DAMAGE, flipped
 
-from storage import files
+from storage.bytes import files
+from storage.bytes.checksums import RecordDamaged
 from storage.champions import champion_problems, read_champion, repair_champion, replace_champion, update_copy
-from storage.checksums import RecordDamaged
 from storage.layout import Layout
 
 RECORD = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}

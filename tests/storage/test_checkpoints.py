@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage import files
 from storage.artifacts.checkpoints import (
     CheckpointDamaged,
     CheckpointMismatch,
@@ -19,6 +18,7 @@ from storage.artifacts.checkpoints import (
     save_checkpoint,
     to_bytes,
 )
+from storage.bytes import files
 
 RECORD = {"dataset": "uci", "table_version": 3, "until": 12, "settings_hash": "ab", "seed": 0, "losses": [0.1, 1e-17]}
 BITS = torch.tensor([float("nan"), -0.0, float("inf"), 1e-45])

@@ -15,12 +15,12 @@ import pytest
 from power_cut import Disk
 from test_events_table import FIRST, SECOND, batch, ids, quarantine, result
 
-from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.artifact import MANIFEST, lineage_of
 from storage.artifacts.artifact import digest as digest_of
 from storage.artifacts.artifact import names as names_of
-from storage.checksums import RecordDamaged, sha256, write_record
+from storage.bytes import files
+from storage.bytes.checksums import RecordDamaged, sha256, write_record
 from storage.events import commits, versions
 from storage.events.commits import append, append_all
 from storage.events.declarations import DeclarationConflict, declaration, declare

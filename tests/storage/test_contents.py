@@ -14,7 +14,7 @@ import pytest
 from dyformer.logs.raw_file import LogChanged, LogNotFound, RawFile, pieces
 from flows.tasks import ingest
 from flows.tasks.ingest import ingest_log
-from storage import files
+from storage.bytes import files
 from storage.events.table import ingested_datasets, newest_version
 from storage.layout import Layout
 from storage.raw import contents

@@ -9,9 +9,9 @@ from shutil import rmtree as shutil_rmtree
 import polars as pl
 import pytest
 
-from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import save_checkpoint
+from storage.bytes import files
 from storage.events.declarations import declare
 from storage.events.table import DatasetNotIngested, check_dataset
 from storage.layout import Layout
@@ -88,7 +88,7 @@ def killed_drop(layout: Layout, dataset: str, monkeypatch: pytest.MonkeyPatch) -
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("storage.files.shutil.rmtree", die)
+        patch.setattr("storage.bytes.files.shutil.rmtree", die)
         while Path(layout.of_dataset(layout.datasets, dataset)).exists():
             with pytest.raises(Killed):
                 drop_dataset(layout, dataset)
@@ -106,7 +106,7 @@ def test_what_killed_drops_leave_is_named_and_removed(tmp_path: Path, monkeypatc
     assert {dataset_of(fault) for fault in rests} == {"one"}
     assert [fault for fault in faults(layout, "one-more") if fault in rests] == []
     assert repaired(layout, "one", rests[0]) == "removed"
-    monkeypatch.setattr("storage.files.shutil.rmtree", rmtree_once_killed())
+    monkeypatch.setattr("storage.bytes.files.shutil.rmtree", rmtree_once_killed())
     with pytest.raises(Killed):  # a removal that is killed leaves another name
         remove_dropped(layout)
     remove_dropped(layout)

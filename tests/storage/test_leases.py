@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, locks
+from storage import locks
+from storage.bytes import files
 from storage.locks import LeaseBusy, leased
 
 # A process that raises a number in the store, with a pause in which others may read it.
 PROCESS = """
 import sys, time
-from storage import files
+from storage.bytes import files
 from storage.locks import leased
 
 for _ in range(6):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.files import WriteFailed
+from storage.bytes.files import WriteFailed
 from storage.layout import Layout
 from storage.locks import alone
 

@@ -17,7 +17,6 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
-from storage import checksums, files, objects
 from storage.artifacts import artifact
 from storage.artifacts.artifact import (
     ArtifactDamaged,
@@ -31,13 +30,14 @@ from storage.artifacts.artifact import (
     write_artifact,
 )
 from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
-from storage.checksums import Damaged
+from storage.bytes import checksums, files, objects
+from storage.bytes.checksums import Damaged
+from storage.bytes.objects import StoreUnreachable
 from storage.events.commits import append
 from storage.events.declarations import declaration, declare
 from storage.events.table import ingested_datasets, newest_version, node_dictionary, read_events
 from storage.events.versions import TableDamaged
 from storage.layout import Layout
-from storage.objects import StoreUnreachable
 from storage.queries import query
 from storage.tracking.marks import due, mark
 from storage.verification import faults, repaired

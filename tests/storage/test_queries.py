@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from dyformer.logs.events import ReadResult
-from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
-from storage.checksums import Damaged, write_record
+from storage.bytes import files
+from storage.bytes.checksums import Damaged, write_record
 from storage.events.commits import append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.layout import Layout

@@ -21,7 +21,7 @@ from dyformer.logs.events import read_events
 from dyformer.logs.plan import Declared
 from dyformer.logs.raw_file import DamagedLog, LogError
 from dyformer.logs.sniffing import sniff_plan
-from storage.files import write_bytes
+from storage.bytes.files import write_bytes
 from storage.raw.contents import content_of
 from storage.raw.log_files import ChecksumMismatch, LogNotFound, find_logs
 

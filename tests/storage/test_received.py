@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.files import WriteFailed
+from storage.bytes.files import WriteFailed
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, WaitingEvents, close_received, received_files
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from storage import files, removal
+from storage import removal
 from storage.artifacts.artifact import Lineage, digest, write_artifact
+from storage.bytes import files
+from storage.bytes.files import remove_folder
 from storage.champions import replace_champion
-from storage.files import remove_folder
 from storage.layout import Layout
 from storage.removal import prune, removable
 

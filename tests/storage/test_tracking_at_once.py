@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from storage import files, locks
+from storage import locks
+from storage.bytes import files
 from storage.layout import Layout
 from storage.locks import LeaseBusy, leased
 from storage.tracking import turns

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from storage import files
 from storage.artifacts.artifact import Lineage, drafted, write_artifact
+from storage.bytes import files
+from storage.bytes.files import WriteFailed
 from storage.events.commits import write_rows
-from storage.files import WriteFailed
 from storage.layout import Layout
 from storage.tracking.marks import due
 

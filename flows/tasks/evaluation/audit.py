@@ -34,8 +34,8 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.methods import chosen_methods, record_of
 from flows.tasks.snapshots import Snapshots, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
-from storage import files
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
+from storage.bytes import files
 from storage.events.declarations import declaration
 from storage.events.table import node_dictionary, read_events
 from storage.layout import WEIGHTS, Layout

@@ -16,6 +16,7 @@ from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
 from storage.artifacts.artifact import lineage_of, manifest, read_bytes
 from storage.artifacts.made import HISTORY
+from storage.bytes.checksums import sha256
 from storage.champions import (
     PUBLISHED_KINDS,
     champion_lock,
@@ -27,7 +28,6 @@ from storage.champions import (
     tenure,
     update_copy,
 )
-from storage.checksums import sha256
 from storage.events.table import check_dataset, first_arrival
 from storage.layout import Layout
 from storage.tracking.runs import Tracker

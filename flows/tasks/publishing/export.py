@@ -7,7 +7,7 @@ from typing import Literal
 
 import polars as pl
 
-from storage import files
+from storage.bytes import files
 from storage.champions import PUBLISHED_KINDS, check_one_space, latest_tables, ledger
 from storage.database import DatabaseFailed, Target, is_database, replace_rows
 from storage.events.table import check_dataset

@@ -15,8 +15,8 @@ from flows.tasks.predict import user_ids
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table
 from storage.artifacts.made import Contents
+from storage.bytes.checksums import sha256
 from storage.champions import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
-from storage.checksums import sha256
 from storage.events.table import first_arrival
 from storage.tracking.runs import Tracker
 

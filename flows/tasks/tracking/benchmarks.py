@@ -28,7 +28,7 @@ from flows.tasks.tracking.content import (
     track_tables,
 )
 from storage.artifacts.artifact import digest, lineage_of, names, read_bytes
-from storage.checksums import sha256
+from storage.bytes.checksums import sha256
 from storage.tracking.runs import Tracker, flat_texts
 
 BENCHMARK, STUDY = "benchmark.json", "study.json"

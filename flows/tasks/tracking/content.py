@@ -12,7 +12,7 @@ from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
 from storage.artifacts.code import code_version
-from storage.checksums import sha256
+from storage.bytes.checksums import sha256
 from storage.tracking.runs import TrackedRun
 from storage.tracking.upkeep import FLOW_RUN
 

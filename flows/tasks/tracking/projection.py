@@ -16,11 +16,11 @@ from filelock import Timeout
 
 from dyformer.extras import is_installed, missing
 from storage.artifacts.artifact import ArtifactMissing, digest
+from storage.bytes.files import make_folder
+from storage.bytes.objects import StoreUnreachable
 from storage.champions import OUTCOMES
-from storage.files import make_folder
 from storage.layout import Layout
 from storage.locks import MOST_SECONDS, LeaseBusy, in_use
-from storage.objects import StoreUnreachable
 from storage.tracking.marks import due, has_mark, is_removed, noted
 from storage.tracking.marks import mark as write_mark
 from storage.tracking.mlflow_client import failures, is_of_one_run, reason

@@ -23,12 +23,12 @@ from flows.service.guard import Guard
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.live import open_horizon, open_ranking
-from storage.checksums import Damaged
+from storage.bytes.checksums import Damaged
+from storage.bytes.files import WriteFailed
+from storage.bytes.objects import StoreUnreachable
 from storage.events.commits import take_back
 from storage.events.table import scan_events
-from storage.files import WriteFailed
 from storage.layout import Layout
-from storage.objects import StoreUnreachable
 from storage.raw.received import ReceivedDamaged
 
 ROWS = rows_of()

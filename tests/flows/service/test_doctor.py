@@ -193,7 +193,7 @@ def _found(client: SyncPrefectClient, outcome: str, detail: str) -> None:
 def test_a_storage_that_cannot_be_read_is_wrong(
     look: Callable[[], tuple[int, Found]], tmp_path: Path, no_server: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.files.children", Mock(side_effect=PermissionError("may not be read")))
+    monkeypatch.setattr("storage.bytes.files.children", Mock(side_effect=PermissionError("may not be read")))
     code, found = look()
     assert code == 1
     assert "storage" in wrong(found)

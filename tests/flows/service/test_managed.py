@@ -18,7 +18,7 @@ from prefect.states import Cancelling
 
 from flows.service import managed as module
 from flows.service.managed import DELAYS, managed
-from storage.objects import StoreUnreachable
+from storage.bytes.objects import StoreUnreachable
 
 calls: list[str] = []
 store_is_away = True

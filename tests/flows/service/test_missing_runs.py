@@ -25,9 +25,9 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.projection import pause_after
 from storage.artifacts.artifact import write_artifact
-from storage.files import find, remove_folder
+from storage.bytes.files import find, remove_folder
+from storage.bytes.objects import StoreUnreachable
 from storage.layout import Layout
-from storage.objects import StoreUnreachable
 from storage.removal import drop_dataset
 
 

@@ -8,8 +8,8 @@ from prefect import Task, flow
 
 from flows.service import managed
 from flows.service.managed import DELAYS, JITTER, is_outage, stored_task
+from storage.bytes.objects import StoreUnreachable
 from storage.locks import LeaseBusy
-from storage.objects import StoreUnreachable
 
 
 def unreachable(cause: Exception | None) -> StoreUnreachable:

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from storage import files
-from storage.files import COPY_BYTES, named_write
-from storage.objects import StoreUnreachable
+from storage.bytes import files
+from storage.bytes.files import COPY_BYTES, named_write
+from storage.bytes.objects import StoreUnreachable
 
 DIGEST, RECORD = "digest", "record"
 CHANGED = "was changed after it was written"

@@ -22,8 +22,8 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-from storage import objects
-from storage.objects import BUFFER_BYTES, StoreUnreachable, is_remote
+from storage.bytes import objects
+from storage.bytes.objects import BUFFER_BYTES, StoreUnreachable, is_remote
 
 WRITE_REMEDIES = {
     errno.ENOSPC: "free space on the disk",
