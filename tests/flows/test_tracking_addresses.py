@@ -142,6 +142,6 @@ def test_stack_without_runs_names_the_page_that_lists_them(layout: Layout, monke
     for page, is_new in (("/#/experiments", True), ("/#/experiments/1/runs?workflowType=machine_learning", False)):
         lines: list[str] = []
         monkeypatch.setattr("storage.tracking.pages.runs_page", lambda uri, page=page: uri + page)
-        stack._show(layout, addresses, 1.0, lines.append)
+        stack._show(layout, addresses, 1.0, lambda function, *values: function(*values), lines.append)
         assert f"MLflow:  http://127.0.0.1:5000{page}" in lines
         assert any("Choose Model training" in line for line in lines) is is_new
