@@ -84,11 +84,11 @@ def test_rank_prints_that_it_goes_on_beside_its_output(
         time.sleep(0.3)
         raise ValueError("fitted for long")
 
-    monkeypatch.setattr("flows.tasks.live.open_ranking", slow)
+    monkeypatch.setattr("flows.tasks.event_state.fit_on_past", slow)
     with pytest.raises(SystemExit):
         flows.cli.main(["rank", "mylog", "u1", "--json"])
     printed = capsys.readouterr()
-    assert "rank mylog: 0 s so far" in printed.err
+    assert "fit the event forecaster of mylog: 0 of 960, 0 s so far" in printed.err
     assert "fitted for long" in printed.err
     assert printed.out == ""  # of JSON alone
 

@@ -170,12 +170,13 @@ def test_reasons_name_what_raises_a_row_and_nothing_that_is_equal_in_all_rows():
 
 def test_the_earlier_part_is_fitted_on_and_the_later_one_chooses():
     class Recorded:
-        def fit_events(self, log, training, validation, *, seed):
+        def fit_events(self, log, training, validation, *, seed, done):
+            done()
             return log, training, validation, seed
 
-    events = log(True)
+    events, rounds = log(True), list[str]()
     method: Any = Recorded()
-    given: Any = fit_on_past(method, events, seed=3)
+    given: Any = fit_on_past(method, events, seed=3, done=lambda: rounds.append("done"))
     _, training, validation, seed = given
     assert len(training) + len(validation) == len(events)
     assert training.time_Q.max() < validation.time_Q.min()
@@ -183,6 +184,7 @@ def test_the_earlier_part_is_fitted_on_and_the_later_one_chooses():
     every = np.concatenate([training.num_visible_Q, validation.num_visible_Q])
     assert np.array_equal(every, np.searchsorted(events.time_E, events.time_E))
     assert seed == 3
+    assert rounds == ["done"]
 
 
 def test_a_log_without_a_past_is_refused():
