@@ -59,7 +59,7 @@ def main() -> None:
         except Timeout:
             if has_ended(SECONDS_BETWEEN_TRIES):
                 return
-    from flows.reconcile import look_by_itself
+    from flows.service.look import look_by_itself
 
     look_each_minute(look_by_itself, has_ended, LONGEST_SECONDS)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from flows.service import looks
 from flows.service.looks import look_each_minute
@@ -78,7 +79,7 @@ def look():
     with open(sys.argv[1], "a") as file:
         print(os.getppid(), os.getpid(), file=file, flush=True)
     time.sleep(float(sys.argv[2]))
-sys.modules["flows.reconcile"] = types.SimpleNamespace(look_by_itself=look)
+sys.modules["flows.service.look"] = types.SimpleNamespace(look_by_itself=look)
 looks.SECONDS_BETWEEN = looks.SECONDS_BETWEEN_TRIES = 0.2
 looks.main()
 """
@@ -105,14 +106,6 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], 
 def lines(folder: Path) -> list[list[int]]:
     path = folder / "looks"
     return [[int(each) for each in line.split()] for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError
 
 
 def is_gone(number: int) -> bool:

@@ -11,7 +11,10 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.reconcile import (
+from flows.reconcile import reconcile
+from flows.service.deployments import deploy, read_deployments
+from flows.service.environment import TEMPORARY
+from flows.service.look import (
     DEPLOYMENT,
     RETRY_SECONDS,
     WHOLE_LOOK,
@@ -19,10 +22,7 @@ from flows.reconcile import (
     is_whole_due,
     look_by_itself,
     num_versions,
-    reconcile,
 )
-from flows.service.deployments import deploy, read_deployments
-from flows.service.environment import TEMPORARY
 from flows.tasks.retention import KEEP
 from storage.layout import Layout
 
@@ -39,8 +39,8 @@ def test_a_store_that_is_away_fails_no_run_and_is_named(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
-    monkeypatch.setattr("flows.reconcile.start_missing", _fails)
-    monkeypatch.setattr("flows.reconcile.prune_published", lambda *_: (["mylog: 2 versions"], []))
+    monkeypatch.setattr("flows.service.look.start_missing", _fails)
+    monkeypatch.setattr("flows.service.look.prune_published", lambda *_: (["mylog: 2 versions"], []))
     done = reconcile()
     assert done["problems"] == [
         "retrainings that were missing, started: not done, because of ConnectionError: the store is away"
@@ -56,8 +56,8 @@ def test_a_server_that_fails_one_duty_does_not_stop_the_others(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
-    monkeypatch.setattr("flows.reconcile.end_dead_runs", _fails)
-    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: (["mylog, version 2"], []))
+    monkeypatch.setattr("flows.service.look.end_dead_runs", _fails)
+    monkeypatch.setattr("flows.service.look.start_missing", lambda *_, **__: (["mylog, version 2"], []))
     done = reconcile()
     assert [line.partition(":")[0] for line in done["problems"]] == ["runs without a heartbeat, ended"]
     assert done["started"] == ["mylog, version 2"]
@@ -75,10 +75,10 @@ def test_everything_is_looked_at_once_an_hour_whatever_the_minute_of_the_clock(
         looks.append(f"sent {whole} {patient}")
         return [], []
 
-    monkeypatch.setattr("flows.reconcile.project", sent)
-    monkeypatch.setattr("flows.reconcile.prune_published", lambda *_: (looks.append("pruned"), ([], []))[1])
-    monkeypatch.setattr("flows.reconcile.end_tracked", lambda *_: (looks.append("tracked"), [])[1])
-    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: (looks.append("started"), ([], []))[1])
+    monkeypatch.setattr("flows.service.look.project", sent)
+    monkeypatch.setattr("flows.service.look.prune_published", lambda *_: (looks.append("pruned"), ([], []))[1])
+    monkeypatch.setattr("flows.service.look.end_tracked", lambda *_: (looks.append("tracked"), [])[1])
+    monkeypatch.setattr("flows.service.look.start_missing", lambda *_, **__: (looks.append("started"), ([], []))[1])
     assert is_whole_due(layout)  # `up` was started for the first time
     reconcile()
     assert looks == ["tracked", "started", "sent True False", "pruned"]
@@ -94,7 +94,7 @@ def test_everything_is_looked_at_once_an_hour_whatever_the_minute_of_the_clock(
         look_by_itself()
         assert looks == ["tracked", "started", "sent True True", "pruned"]
     looks.clear()
-    monkeypatch.setattr("flows.reconcile.end_orphans", lambda _: ["train until step 3"])
+    monkeypatch.setattr("flows.service.look.end_orphans", lambda _: ["train until step 3"])
     look_by_itself()
     assert looks == ["tracked", "started", "sent False True"]  # MLflow's runs of what has died end at once
 
@@ -104,7 +104,7 @@ def test_a_duty_that_failed_is_due_again_before_the_hour_is_over(
 ) -> None:
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     monkeypatch.delenv("DYFORMER_STATE", raising=False)
-    monkeypatch.setattr("flows.reconcile.prune_published", lambda *_: 1 / 0)
+    monkeypatch.setattr("flows.service.look.prune_published", lambda *_: 1 / 0)
     assert any("ZeroDivisionError" in problem for problem in reconcile()["problems"])
     layout = Layout.from_environment()
     assert not is_whole_due(layout)
@@ -136,10 +136,10 @@ def test_a_look_that_did_something_has_a_page_and_another_one_has_none(
 
     before = pages()
     look_by_itself()
-    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: ([], ["other: a fault"]))
+    monkeypatch.setattr("flows.service.look.start_missing", lambda *_, **__: ([], ["other: a fault"]))
     look_by_itself()
     assert pages() == before  # a fault that stays has one page an hour
-    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: (["mylog, version 2"], ["other: a fault"]))
+    monkeypatch.setattr("flows.service.look.start_missing", lambda *_, **__: (["mylog, version 2"], ["other: a fault"]))
     look_by_itself()
     [page] = [each for each in pages() if each not in before]
     assert page == (
@@ -150,9 +150,9 @@ def test_a_look_that_did_something_has_a_page_and_another_one_has_none(
 def test_no_look_starts_a_server_or_waits_for_one_that_is_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flows.reconcile.get_client", _fails)
+    monkeypatch.setattr("flows.service.look.get_client", _fails)
     with monkeypatch.context() as patch:
-        patch.setattr("flows.reconcile.server_in_use", lambda: TEMPORARY)
+        patch.setattr("flows.service.look.server_in_use", lambda: TEMPORARY)
         look_by_itself()
     assert capsys.readouterr().out == ""
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
@@ -163,6 +163,6 @@ def test_no_look_starts_a_server_or_waits_for_one_that_is_away(
 
 def test_a_look_loads_nothing_that_trains_or_evaluates() -> None:
     heavy = "{'torch', 'scipy', 'numba', 'mlflow'}"
-    source = f"import sys, flows.reconcile; print(*{heavy} & sys.modules.keys())"
+    source = f"import sys, flows.service.look; print(*{heavy} & sys.modules.keys())"
     loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []

@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from flows.service import worker as worker_module
 from flows.service.processes import marked
@@ -81,11 +81,3 @@ def test_options_are_those_of_prefects_worker(
 
 def beats(folder: Path) -> list[str]:
     return (folder / "beats").read_text().splitlines()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError
