@@ -4,6 +4,7 @@ N nodes    D width of a vector    P pairs    A nodes to rank partners for
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder
+from dyformer.embedder import Embed, Embedder
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, fitted_vectors, model_steps
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import (
@@ -28,8 +29,8 @@ from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen
 from dyformer.experiments.arguments import (
     check_device,
     check_process,
-    function_or_none,
     one_of,
+    reported,
     settings_of,
     several,
     whole,
@@ -40,7 +41,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import column_table, score_table
 from dyformer.experiments.titles import full_title
 from dyformer.graphs.horizon import next_window
-from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
 from dyformer.logs.compression import local_file
 from dyformer.logs.datasets import OWN_LOG_WINDOW
@@ -54,6 +55,8 @@ from dyformer.training.checkpoint import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dyformer.training.stored_weights import TrainedDyFormer
 
 ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also the names of the sides
 IN_MEMORY = ("paper", "prequential", "forecasts")  # protocols that read no more than the snapshots of a log
@@ -350,26 +353,20 @@ def fit(
     check_process()
     _check_graph(graph)
     seed = whole("seed", seed, least=0)
-    function_or_none("progress", progress)
+    say = reported(progress)
     check_device(device)
     known = graph if until is None else graph.until(until)
     step, dynamic = known.num_steps, known.dynamic
     experiment = Experiment().changed(settings_of(settings))
     [(title, named)] = _named([method]).items()
-    say = progress or _nothing
-    chosen = _with_settings(named, experiment)
+    chosen = _with_settings(title, named, experiment, device, say)
     if step < 3:
         raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
     past = prepare_graph(dynamic, until=step, config=experiment.graph)
     sampled_steps(past, seed=seed)  # too few links are refused before any training
-    if isinstance(chosen, Variation):
+    if isinstance(chosen, _Training):
         trained = [
-            chosen.trained(
-                prepare_graph(dynamic, until=end, config=past.config),
-                seed=seed,
-                device=device,
-                report=lambda epoch, end=end: say(_written(title, epoch, end)),
-            )
+            chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed)
             for end in model_steps(step - 1)
         ]
         weights = {end: own for each in trained for end, own in each.weights.items()}
@@ -394,7 +391,7 @@ def load(folder: str | Path) -> Model:
     return _model_of(*read_model(Path(folder)))
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - what a comparison may vary
     graph: Graph,
     methods: "Sequence[str | Method] | Mapping[str, Method] | None" = None,
     *,
@@ -403,6 +400,8 @@ def evaluate(
     settings: Mapping[str, Any] | None = None,
     protocol: str | Protocol = "paper",
     ks: Iterable[int] | int | None = None,
+    device: str = "cpu",
+    progress: Callable[[str], None] | None = None,
 ) -> pl.DataFrame:
     """Compare methods on the same pairs, as `dyformer benchmark` does, the best first.
 
@@ -429,15 +428,20 @@ def evaluate(
             than snapshots.
         ks: numbers of places; for each one a column hits_at_k, the fraction of links among the first k. Of the
             prequential protocol alone.
+        device: where DyFormer is trained: "cpu", "cuda" or "cuda:1".
+        progress: called with a sentence after each epoch of DyFormer and before each method is evaluated on a step, as
+            in `progress=print`.
 
     Raises:
-        ValueError: an unknown setting, method or protocol, a step out of range, or no step with enough links.
+        ValueError: an unknown setting, method, protocol or device, a step out of range, or no step with enough links.
     """
     check_process()
     _check_graph(graph)
+    say = reported(progress)
+    check_device(device)
     chosen = _protocol(protocol, None if ks is None else several("ks", ks, least=1))
     experiment = Experiment().changed(settings_of(settings))
-    named = {name: _with_settings(method, experiment) for name, method in _named(methods).items()}
+    named = {title: _with_settings(title, method, experiment, device, say) for title, method in _named(methods).items()}
     wrong = [title for title, method in named.items() if not chosen.evaluates(method)]
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: the protocol {chosen.name!r} does not evaluate methods of this kind")
@@ -449,7 +453,12 @@ def evaluate(
         for seed in several("seeds", seeds, least=0)
         for own in chosen.jobs(units)
     ]
-    metrics = chosen.rows([_result(chosen, job, named) for job in jobs], log, BASELINES)["metrics"]
+    results = [
+        _result(chosen, job, named, f"seed {job.seed} ({number} of {len(jobs)})", say)
+        for number, job in enumerate(jobs, start=1)
+    ]
+    say("computing the table")
+    metrics = chosen.rows(results, log, BASELINES)["metrics"]
     return score_table(metrics, log.dataset) if protocol == "paper" else column_table(chosen, metrics)
 
 
@@ -463,10 +472,20 @@ def _protocol(protocol: str | Protocol, ks: Sequence[int] | None) -> Protocol:
     return prequential.with_hits(ks)
 
 
-def _result(protocol: Protocol, job: Job, methods: Mapping[str, Method]) -> Result:
-    """Draw what all methods of a job get, and evaluate them."""
+def _result(
+    protocol: Protocol, job: Job, methods: Mapping[str, Method], part: str, say: Callable[[str], None]
+) -> Result:
+    """Draw what all methods of a job get, and evaluate them; `part` is the end of each sentence of the progress."""
+    first, last = job.units[0], job.units[-1]
+    where = f"{protocol.unit} {first}{'' if first == last else f' to {last}'}, {part}"
+
+    def evaluating(title: str, method: Method) -> AbstractContextManager[None]:
+        say(f"{title}: evaluating {where}")
+        return nullcontext()
+
+    say(f"drawing the pairs of {where}")
     drawn = {} if protocol.draw is None else protocol.draw(job)
-    tables = evaluated(protocol, replace(job, drawn=drawn), methods)
+    tables = evaluated(protocol, replace(job, drawn=drawn), methods, evaluating)
     return Result(job.units, job.seed, tables.__getitem__, {**tables, **drawn}.__getitem__)
 
 
@@ -491,9 +510,35 @@ def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> d
     return named
 
 
-def _with_settings(method: Method, experiment: Experiment) -> Method:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Training:
+    """DyFormer, trained on a device whenever it is fitted; its epochs are reported."""
+
+    title: str
+    variation: Variation
+    device: str
+    say: Callable[[str], None]
+
+    def trained(self, graph: PreparedGraph, *, seed: int) -> "TrainedDyFormer":
+        """Train from scratch."""
+        return self.variation.trained(
+            graph,
+            seed=seed,
+            device=self.device,
+            report=lambda epoch: self.say(_written(self.title, epoch, graph.until)),
+        )
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Train from scratch, and give the vectors of this training."""
+        return self.trained(graph, seed=seed).fit(graph, seed=seed)
+
+
+def _with_settings(
+    title: str, method: Method, experiment: Experiment, device: str, say: Callable[[str], None]
+) -> Method:
     if isinstance(method, Variation):
-        return replace(method, experiment=experiment)
+        variation = replace(method, experiment=experiment)
+        return _Training(title=title, variation=variation, device=device, say=say)
     return capped(method, experiment.max_epochs)
 
 
@@ -523,10 +568,6 @@ def _id_texts(ids: object) -> pl.Series:
     if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
         raise ValueError(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
     return pl.Series([str(each) for each in ([ids] if single else ids)], dtype=pl.String)  # pyright: ignore[reportGeneralTypeIssues]
-
-
-def _nothing(text: str) -> None:
-    """Report nothing."""
 
 
 def _written(title: str, epoch: Progress, until: int) -> str:

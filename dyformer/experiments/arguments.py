@@ -86,7 +86,10 @@ def check_device(device: object) -> None:
         raise ValueError(f'device = {device!r}: this machine has {torch.cuda.device_count()} GPUs; pass device="cpu"')
 
 
-def function_or_none(name: str, value: object) -> None:
-    """Raise ValueError for a value that is neither None nor a function."""
-    if value is not None and not isinstance(value, Callable):
-        raise ValueError(f"{name} = {value!r}: expected a function of one text, such as print, or None")
+def reported(progress: object) -> Callable[[str], None]:
+    """Give the function that is called with each sentence of the progress; raises ValueError for what is none."""
+    if progress is None:
+        return lambda text: None
+    if not isinstance(progress, Callable):
+        raise ValueError(f"progress = {progress!r}: expected a function of one text, such as print, or None")
+    return progress

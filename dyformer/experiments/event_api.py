@@ -1,16 +1,18 @@
 """A checked log -> a model of its events, which every later event changes as soon as it is observed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from dyformer.experiments.api import Log, read_log
-from dyformer.experiments.arguments import check_process, texts, whole
+from dyformer.experiments.arguments import check_process, reported, texts, whole
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.time_windows import horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.event_heads import Done
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.scoring.past_fit import fit_on_past
@@ -90,7 +92,13 @@ class EventModel:
 COLUMNS = ("source", "target", "time")
 
 
-def fit_events(log: Log, *, horizons: Sequence[str] | str = (), seed: int = 0) -> EventModel:
+def fit_events(
+    log: Log,
+    *,
+    horizons: Sequence[str] | str = (),
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> EventModel:
     """Fit the event forecaster on the earlier part of a log, choose on the later one, and let all its events count.
 
     Args:
@@ -98,6 +106,8 @@ def fit_events(log: Log, *, horizons: Sequence[str] | str = (), seed: int = 0) -
         horizons: lengths of time such as "1d" (a number of steps on a log with integer steps), for which `rank` gives
             the probability of each pair.
         seed: seed of training and of negative sampling.
+        progress: called with a sentence before each part of the fit and after each tenth of its rounds, as in
+            `progress=print`.
 
     Raises:
         ValueError: `log` is no log, too few events or times, or a horizon that does not fit the log.
@@ -106,6 +116,7 @@ def fit_events(log: Log, *, horizons: Sequence[str] | str = (), seed: int = 0) -
     if not isinstance(log, Log):
         raise ValueError(f"expected a Log, as read_log gives; found {type(log).__name__}")
     seed = whole("seed", seed, least=0)
+    say = reported(progress)
     events, plan = _named(log.events), log.plan
     lengths = {horizon: horizon_length(horizon, plan.time_unit) for horizon in texts("horizons", horizons)}
     sources: list[str] = []
@@ -123,13 +134,27 @@ def fit_events(log: Log, *, horizons: Sequence[str] | str = (), seed: int = 0) -
         seconds=1.0 if plan.time_unit == "step" else 1e-6,
     )
     method = EventForecaster(directed=plan.bipartite or plan.directed)
-    fitted = fit_on_past(method, numbered, seed=seed)
-    of_pairs = {
-        name: fit_horizon(numbered, fitted.settings, length=length, seed=seed) for name, length in lengths.items()
-    }
+    say(f"event forecaster: reading the features of {len(numbered):,} events")
+    fitted = fit_on_past(method, numbered, seed=seed, done=_tenths(method.num_rounds, say))
+    of_pairs: dict[str, FittedHorizon] = {}
+    for name, length in lengths.items():
+        say(f"horizon {name}: fitting the forecaster by pair")
+        of_pairs[name] = fit_horizon(numbered, fitted.settings, length=length, seed=seed)
+    say(f"counting all {len(numbered):,} events")
     state = EventState(numbered.num_sources, numbered.num_targets, fitted.settings)
     state.observe(numbered)
     return EventModel(LiveRanking(fitted, state, ids), plan, log.events.schema["source"], of_pairs)
+
+
+def _tenths(num_rounds: int, say: Callable[[str], None]) -> Done:
+    """Give what is called after each round, and reports each tenth of them."""
+    rounds, part = count(1), max(1, num_rounds // 10)
+
+    def done() -> None:
+        if (number := next(rounds)) % part == 0:
+            say(f"event forecaster: {number} of {num_rounds} rounds")
+
+    return done
 
 
 def _named(events: pl.DataFrame) -> NamedEvents:

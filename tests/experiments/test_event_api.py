@@ -76,3 +76,16 @@ def test_times_are_dates_and_ids_keep_their_type():
         numbers.rank(3, at="yesterday")
     with pytest.raises(ValueError, match="observed already"):
         numbers.rank(3, at="2001-01-01")
+
+
+def test_a_fit_reports_its_parts_and_rounds_and_changes_nothing_by_it():
+    log, said = dyformer.read_log(frame(ROWS), time_unit="s", bipartite=True), []
+    fitted = dyformer.fit_events(log, horizons=["30m"], progress=said.append)
+    assert fitted.rank("u3").equals(model().rank("u3"))
+    assert said[0] == f"event forecaster: reading the features of {len(ROWS)} events"
+    rounds = [text for text in said if text.endswith(" of 32 rounds")]
+    assert rounds[0] == "event forecaster: 3 of 32 rounds"
+    assert 8 <= len(rounds) <= 10
+    assert said[-2:] == ["horizon 30m: fitting the forecaster by pair", f"counting all {len(ROWS)} events"]
+    with pytest.raises(ValueError, match="progress = 'print': expected a function"):
+        dyformer.fit_events(log, progress="print")  # pyright: ignore[reportArgumentType]

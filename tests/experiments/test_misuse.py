@@ -151,6 +151,9 @@ EVALUATE: dict[str, tuple[dict[str, Any], str]] = {
     "methods none named": ({"methods": {}}, "expected one method at least"),
     "methods twice": ({"methods": ["L3", "L3"]}, "two methods have the title 'L3'"),
     "settings": ({"settings": 3}, "settings: expected a dictionary"),
+    "device": ({"device": "tpu9"}, "device = 'tpu9': expected \"cpu\""),
+    "device missing": ({"device": "cuda:99"}, "this machine has"),
+    "progress": ({"progress": True}, "progress = True: expected a function"),
 }
 
 

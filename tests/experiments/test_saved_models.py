@@ -1,9 +1,10 @@
-"""A model that was saved, or pickled, is the same model; progress and device of a fit."""
+"""A model that was saved, or pickled, is the same model; progress and device of a fit and an evaluation."""
 
 import json
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,8 @@ from polars.testing import assert_frame_equal
 
 import dyformer
 from dyformer.embedder import Embed, LabelledStep, Score
+from dyformer.experiments import api
+from dyformer.experiments.methods import Variation
 from dyformer.graphs.prepared_graph import PreparedGraph
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -109,3 +112,33 @@ def test_a_fit_reports_its_epochs_and_changes_nothing_by_it() -> None:
     assert " finetune, epoch 1: loss " in said[0]
     assert all(text.startswith("DyFormer until step ") for text in said[:4])
     assert said[-1] == f"DyFormer: fitting the forecast of step {graph.num_steps + 1}"
+
+
+def test_an_evaluation_reports_its_epochs_and_methods_and_changes_nothing_by_it() -> None:
+    graph, said = graph_of(two_sides=False), []
+    given = {"steps": [4, 5], "settings": SMALL}
+    table = dyformer.evaluate(graph, ["L3", "DyFormer"], progress=said.append, **given)
+    assert table.equals(dyformer.evaluate(graph, ["L3", "DyFormer"], device="cpu", **given))
+    assert said[:2] == ["drawing the pairs of step 4, seed 0 (1 of 2)", "L3: evaluating step 4, seed 0 (1 of 2)"]
+    assert [text for text in said if text.startswith("DyFormer: ")] == [
+        "DyFormer: evaluating step 4, seed 0 (1 of 2)",
+        "DyFormer: evaluating step 5, seed 0 (2 of 2)",
+    ]
+    first = said.index("DyFormer: evaluating step 4, seed 0 (1 of 2)")
+    assert said[first + 1].startswith("DyFormer until step 3, finetune, epoch 1: loss ")
+    assert said[-1] == "computing the table"
+
+
+def test_an_evaluation_trains_where_the_caller_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices, trained = [], Variation.trained
+
+    def on_the_cpu(self: Variation, *args: Any, device: str, **given: Any) -> Any:
+        devices.append(device)
+        return trained(self, *args, device="cpu", **given)
+
+    monkeypatch.setattr(Variation, "trained", on_the_cpu)
+    monkeypatch.setattr(api, "check_device", lambda device: None)
+    titles = ["DyFormer", "DyFormer without pre-training", "L3"]
+    dyformer.evaluate(graph_of(two_sides=False), titles, steps=5, settings=SMALL, device="cuda:1")
+    assert set(devices) == {"cuda:1"}
+    assert len(devices) >= 2
