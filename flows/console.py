@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -251,26 +252,21 @@ def ongoing(title: str, total: int | None = None, file: TextIO | None = None) ->
     """Print that work goes on, a spinner or a bar on a terminal, elsewhere an occasional line in `file` (or stdout).
 
     With the number of its parts, it has the time left, from the parts of which the caller said that they are done.
+    Without it, what is shown of work inside this one takes its place.
     """
     total = None if total == 1 else total  # its time left is not known before it has ended
     if QUIET in os.environ:
         yield lambda: None
         return
-    if sys.stderr.isatty():
-        with _spinner_or_bar(title, total) as advance:
-            yield advance
-        return
-    times = [time.monotonic()]
-    ended = threading.Event()
-    # In the caller's context, where Prefect takes what is printed for the log of the run.
-    printing = (_print_lines, title, total, times, ended, file)
-    thread = threading.Thread(target=copy_context().run, args=printing, daemon=True)
-    thread.start()
+    outer = _OUTER.get()
+    if outer is not None:
+        outer.hide()
     try:
-        yield lambda: times.append(time.monotonic())
+        with _spinner_or_bar(title, total) if sys.stderr.isatty() else _lines(title, total, file) as advance:
+            yield advance
     finally:
-        ended.set()
-        thread.join()
+        if outer is not None:
+            outer.show()
 
 
 def with_written_times(frame: "pl.DataFrame") -> "pl.DataFrame":
@@ -331,25 +327,57 @@ def _with_lines(
             printed = now
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Outer:
+    """What is shown of work without a number of parts."""
+
+    hide: Callable[[], None]
+    show: Callable[[], None]
+
+
+_OUTER: ContextVar[_Outer | None] = ContextVar("_OUTER", default=None)
+
+
+@contextmanager
+def _as_outer(outer: _Outer | None) -> Iterator[None]:
+    token = _OUTER.set(outer)
+    try:
+        yield
+    finally:
+        _OUTER.reset(token)
+
+
 @contextmanager
 def _spinner_or_bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     if total is None:
-        with _terminal().status(title):
+        with _terminal().status(title) as status, _as_outer(_Outer(hide=status.stop, show=status.start)):
             yield lambda: None
         return
     from rich.progress import Progress
 
-    with Progress(console=_terminal(), transient=True) as progress:
+    with Progress(console=_terminal(), transient=True) as progress, _as_outer(None):
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
 
 
-def _print_lines(
-    title: str, total: int | None, times: list[float], ended: threading.Event, file: TextIO | None
-) -> None:
-    """Print a line now and then until the end; `times` has the start, and the end of each part so far."""
-    while not ended.wait(SECONDS_BETWEEN_LINES):
-        print(f"{title}: {_so_far(total, list(times), time.monotonic())}", file=file, flush=True)
+@contextmanager
+def _lines(title: str, total: int | None, file: TextIO | None) -> Iterator[Callable[[], None]]:
+    times, ended, hidden = [time.monotonic()], threading.Event(), threading.Event()
+
+    def print_lines() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            if not hidden.is_set():
+                print(f"{title}: {_so_far(total, list(times), time.monotonic())}", file=file, flush=True)
+
+    # In the caller's context, where Prefect takes what is printed for the log of the run.
+    thread = threading.Thread(target=copy_context().run, args=(print_lines,), daemon=True)
+    thread.start()
+    try:
+        with _as_outer(_Outer(hide=hidden.set, show=hidden.clear) if total is None else None):
+            yield lambda: times.append(time.monotonic())
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _so_far(total: int | None, times: list[float], now: float) -> str:

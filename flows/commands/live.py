@@ -63,8 +63,8 @@ def rank(
     unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
     time = None if at is None else read_moment(at, unit)
     length = None if horizon is None else horizon_length(horizon, unit)
-    opened = open_ranking(dataset, at=time, refit=refit, show=_show)
     with ongoing(f"rank {dataset}", file=sys.stderr):
+        opened = open_ranking(dataset, at=time, refit=refit, show=_show)
         of_pairs = None if length is None else open_horizon(opened, length, at=time, show=_show, layout=layout)
         ranking = opened.ranking.rank(source, at=time, k=k, horizon=of_pairs)
     record = {**ranking_record(opened, ranking), "horizon": horizon}

@@ -93,6 +93,71 @@ def test_rank_prints_that_it_goes_on_beside_its_output(
     assert printed.out == ""  # of JSON alone
 
 
+def test_rank_prints_that_it_goes_on_while_it_reads_the_events(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
+    ingest_log("mylog", {"log": [str(own_log(tmp_path / "mylog.csv"))], **READING}, show=lambda text: None)
+
+    def slow(*_: object, **__: object) -> None:
+        time.sleep(0.3)
+        raise ValueError("read for long")
+
+    monkeypatch.setattr("flows.tasks.event_state.events_before", slow)
+    with pytest.raises(SystemExit):
+        flows.cli.main(["rank", "mylog", "u1", "--json"])
+    printed = capsys.readouterr()
+    assert "rank mylog: 0 s so far" in printed.err
+    assert "read for long" in printed.err
+    assert printed.out == ""
+
+
+def _inside_another(total: int | None) -> None:
+    with ongoing("serve mylog: not ready", total):
+        time.sleep(0.1)
+        print("begins")
+        with ongoing("fit mylog", 3):
+            time.sleep(0.2)
+        print("ends")
+        time.sleep(0.1)
+
+
+def test_the_line_of_work_is_hidden_while_work_inside_it_has_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
+    _inside_another(None)
+    before, _, rest = capsys.readouterr().out.partition("begins")
+    inside, _, after = rest.partition("ends")
+    assert "serve mylog: not ready" in before
+    assert "fit mylog: 0 of 3" in inside
+    assert "serve mylog: not ready" not in inside
+    assert "serve mylog: not ready" in after
+    _inside_another(2)  # its line has the time left of the whole
+    rest = capsys.readouterr().out.partition("begins")[2]
+    assert "serve mylog: not ready: 0 of 2" in rest.partition("ends")[0]
+
+
+def test_a_terminal_shows_the_inner_work_and_hides_the_outer_one(monkeypatch: pytest.MonkeyPatch):
+    written = StringIO()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    console = Console(file=written, force_terminal=True)
+    monkeypatch.setattr("flows.console._terminal", lambda: console)
+    with ongoing("serve mylog: not ready"):
+        time.sleep(0.2)
+        with ongoing("fit mylog", 3):
+            begun = len(written.getvalue())
+            time.sleep(0.3)
+            inside = written.getvalue()[begun:]
+        ended = len(written.getvalue())
+        time.sleep(0.2)
+    assert "serve mylog" in written.getvalue()[:begun]
+    assert "fit mylog" in inside
+    assert "serve mylog" not in inside
+    assert "serve mylog" in written.getvalue()[ended:]
+
+
 def test_a_terminal_shows_the_title(monkeypatch: pytest.MonkeyPatch):
     written = StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
