@@ -123,7 +123,7 @@ def _inside_another(total: int | None) -> None:
         time.sleep(0.1)
 
 
-def test_the_line_of_work_is_hidden_while_work_inside_it_has_one(
+def test_an_outer_line_is_hidden_while_an_inner_one_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
@@ -139,7 +139,7 @@ def test_the_line_of_work_is_hidden_while_work_inside_it_has_one(
     assert "serve mylog: not ready: 0 of 2" in rest.partition("ends")[0]
 
 
-def test_a_terminal_shows_the_inner_work_and_hides_the_outer_one(monkeypatch: pytest.MonkeyPatch):
+def test_a_terminal_hides_the_outer_spinner_while_an_inner_bar_runs(monkeypatch: pytest.MonkeyPatch):
     written = StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     console = Console(file=written, force_terminal=True)
