@@ -48,6 +48,11 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
             notes.append(
                 "two id spaces, from the columns' names or the KONECT header; if they are one, pass `bipartite=False`"
             )
+        elif not _has_common_id(table, roles):
+            notes.append(
+                f"one id space, as neither the columns' names nor a KONECT header name two; but no source of the first"
+                f" {len(table.rows):,} rows is a target, too: if user 7 and item 7 are two nodes, pass `bipartite=True`"
+            )
     if declared.time_unit is None:
         notes.append(f"time unit {unit}, from {table.column(roles['time'])[0]!r} in {table.where}")
     open_end = table.has_header and len(table.names) < table.num_fields
@@ -238,3 +243,11 @@ def _first_of_date(dates: list[re.Match[str]], table: Table) -> TimeUnit:
 def _names_two_kinds(roles: dict[str, Any]) -> bool:
     source, target = plain_name(str(roles["source"])), plain_name(str(roles["target"]))
     return any(two_spaces and source in sources and target in targets for sources, targets, two_spaces in PAIRS)
+
+
+def _has_common_id(table: Table, roles: dict[str, Any]) -> bool:
+    """Whether an id of the sample is a source and a target; 7.0 is 7, as in all rows."""
+    sources, targets = (
+        {re.sub(r"\.0+$", "", text.strip()) for text in table.column(roles[end])} for end in ("source", "target")
+    )
+    return not sources.isdisjoint(targets)

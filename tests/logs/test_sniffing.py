@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons, texts
@@ -102,6 +104,22 @@ def test_the_plan_is_described_in_words():
     assert "ISO 8601" in text
     assert "two id spaces" in text
     assert "one id space" in describe(sniff_plan(raw(GOOD)))
+
+
+def test_one_id_space_is_named_with_its_reason_where_no_id_is_a_source_and_a_target():
+    apart = f"who,url,time\nu1,p1,{EPOCH}\nu2,p1,{EPOCH + 1}\n"
+    named = Declared(source="who", target="url")
+
+    def guessed(text: str, bipartite: bool | None = None) -> str:
+        described = describe(sniff_plan(raw(text), replace(named, bipartite=bipartite)))
+        return described.partition("guessed  one id space")[2]
+
+    assert not sniff_plan(raw(apart), named).bipartite  # as before
+    assert "no source of the first 2 rows is a target, too" in guessed(apart)
+    assert "pass `bipartite=True`" in guessed(apart)
+    assert not guessed(apart, bipartite=False)
+    assert not guessed(apart.replace("u2,p1", "u2,u1"))
+    assert not guessed(f"who,url,time\n7,8.0,{EPOCH}\n8,9.0,{EPOCH}\n")
 
 
 @pytest.mark.parametrize(
