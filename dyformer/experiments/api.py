@@ -4,7 +4,7 @@ N nodes    D width of a vector    P pairs    A nodes to rank partners for
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -35,7 +35,16 @@ from dyformer.experiments.arguments import (
     several,
     whole,
 )
-from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, capped, checked_method, default_methods
+from dyformer.experiments.methods import (
+    BASELINES,
+    METHODS,
+    Method,
+    Variation,
+    capped,
+    checked_method,
+    default_methods,
+    own_errors,
+)
 from dyformer.experiments.saved_models import read_model, write_model
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import column_table, score_table
@@ -348,7 +357,7 @@ def fit(
             `progress=print`.
 
     Raises:
-        ValueError: an unknown setting, method or device, or too short a history.
+        ValueError: an unknown setting, method or device, too short a history, or an error of your own method.
     """
     check_process()
     _check_graph(graph)
@@ -373,9 +382,10 @@ def fit(
         chosen = replace(trained[-1], weights=weights)
     if isinstance(chosen, Embedder):
         chosen = FittedOnce(method=chosen)
-    vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, FittedOnce) else None
-    say(f"{title}: fitting the forecast of step {step + 1}")
-    forecast = fit_forecast(title, chosen, past, seed=seed)
+    with own_errors(title, named, f"step {step + 1}"):
+        vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, FittedOnce) else None
+        say(f"{title}: fitting the forecast of step {step + 1}")
+        forecast = fit_forecast(title, chosen, past, seed=seed)
     # The same title as in tables: the decoder of the vectors alone publishes nothing.
     forecaster = title if vector_ND is None else FORECASTER_WITH + title
     record = None
@@ -433,7 +443,8 @@ def evaluate(  # noqa: PLR0913 - what a comparison may vary
             in `progress=print`.
 
     Raises:
-        ValueError: an unknown setting, method, protocol or device, a step out of range, or no step with enough links.
+        ValueError: an unknown setting, method, protocol or device, a step out of range, no step with enough links, or
+            an error of your own method.
     """
     check_process()
     _check_graph(graph)
@@ -477,13 +488,13 @@ def _result(
 ) -> Result:
     """Draw what all methods of a job get, and evaluate them; `part` is the end of each sentence of the progress."""
     first, last = job.units[0], job.units[-1]
-    where = f"{protocol.unit} {first}{'' if first == last else f' to {last}'}, {part}"
+    where = f"{protocol.unit} {first}{'' if first == last else f' to {last}'}"
 
     def evaluating(title: str, method: Method) -> AbstractContextManager[None]:
-        say(f"{title}: evaluating {where}")
-        return nullcontext()
+        say(f"{title}: evaluating {where}, {part}")
+        return own_errors(title, method, where)
 
-    say(f"drawing the pairs of {where}")
+    say(f"drawing the pairs of {where}, {part}")
     drawn = {} if protocol.draw is None else protocol.draw(job)
     tables = evaluated(protocol, replace(job, drawn=drawn), methods, evaluating)
     return Result(job.units, job.seed, tables.__getitem__, {**tables, **drawn}.__getitem__)

@@ -1,8 +1,10 @@
 """METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
 
 import inspect
+import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +19,7 @@ from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Score
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
-from dyformer.extras import is_installed, need
+from dyformer.extras import MissingExtra, is_installed, need
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.scoring.event_pairs import EventPairForecaster
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     from dyformer.training.stored_weights import TrainedDyFormer
 
 Method = Embedder | Scorer
+
+
+class MethodFailed(ValueError):
+    """A user's own method raised an error, or gave what cannot be used."""
+
 
 PUBLISHED_TITLE = "DyFormer (as published)"
 
@@ -326,7 +333,10 @@ def _instance(name: str, found: Any) -> Any:
         inspect.signature(found).bind()
     except TypeError as error:
         raise UnknownMethod(f"{name}: it is called without arguments, but {error}; give defaults") from error
-    return found()
+    try:
+        return found()
+    except Exception as error:
+        raise UnknownMethod(f"{name}: called without arguments, it raises {_found(error)}") from error
 
 
 def checked_method(name: str, found: Any, kinds: tuple[type, ...] = USUAL_KINDS) -> Any:
@@ -345,3 +355,37 @@ def checked_method(name: str, found: Any, kinds: tuple[type, ...] = USUAL_KINDS)
             return method
     lacks = "it" if len(calls) == 1 else "either"
     raise UnknownMethod(f"{name}: {expected}; found {type(method).__name__} without {lacks}")
+
+
+def is_built_in(method: object) -> bool:
+    """Whether a method is one of this package."""
+    return type(method).__module__.startswith("dyformer.")
+
+
+@contextmanager
+def own_errors(title: str, method: object, where: str) -> Iterator[None]:
+    """Turn an error of a user's own method into MethodFailed, with its title, the step `where`, and the line.
+
+    An error that another line raises comes of what the method gave. One that begins with the title, and one of files or
+    memory that no line of the method raises, stays as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename in _files_of(method)]
+        is_of_machine = not own and isinstance(error, OSError | MemoryError | MissingExtra)
+        if is_built_in(method) or is_of_machine or str(error).startswith(f"{title}:"):
+            raise
+        last = (own or frames)[-1]
+        given = "" if own else ", from what the method gave"
+        raise MethodFailed(f"{title}, {where}: {_found(error)}{given} ({last.filename}, line {last.lineno})") from error
+
+
+def _files_of(method: object) -> set[str]:
+    functions = [getattr(type(method), function, None) for function, *_ in CALLS.values()]
+    return {function.__code__.co_filename for function in functions if inspect.isfunction(function)}
+
+
+def _found(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -3,9 +3,7 @@
 import importlib
 import inspect
 import sys
-import traceback
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +24,7 @@ from dyformer.experiments.methods import (
     capped,
     checked_method,
     default_methods,
+    is_built_in,
 )
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
 from dyformer.experiments.tuning.chosen import tuned
@@ -34,10 +33,6 @@ from dyformer.logs.datasets import DATASETS
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import digest
 from storage.artifacts.code import source_digest
-
-
-class MethodFailed(ValueError):
-    """A user's own method raised an error."""
 
 
 def resolved(names: Sequence[str], kinds: tuple[type, ...] = USUAL_KINDS) -> dict[str, Any]:
@@ -137,30 +132,13 @@ def own_method(address: str, kinds: tuple[type, ...] = USUAL_KINDS) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
-        raise UnknownMethod(f"{address}: the module {module_name} cannot be imported: {error}") from error
+    except Exception as error:
+        found = str(error) if isinstance(error, ImportError | SyntaxError) else f"{type(error).__name__}: {error}"
+        raise UnknownMethod(f"{address}: the module {module_name} cannot be imported: {found}") from error
     if not hasattr(module, name):
         defined = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise UnknownMethod(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")
     return checked_method(address, getattr(module, name), kinds)
-
-
-@contextmanager
-def own_errors(title: str, method: Method | NodeScorer | Ranker) -> Iterator[None]:
-    """Turn any error raised by a user's own method into MethodFailed, with the line of the user's file."""
-    try:
-        yield
-    except Exception as error:
-        file = inspect.getfile(type(method))
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        if is_built_in(method) or not lines:
-            raise
-        raise MethodFailed(f"{title}: {type(error).__name__}: {error} ({file}, line {lines[-1]})") from error
-
-
-def is_built_in(method: Method | NodeScorer | Ranker) -> bool:
-    """Whether a method is one of this package."""
-    return type(method).__module__.startswith("dyformer.")
 
 
 def record_of(method: Method | NodeScorer | Ranker) -> str:

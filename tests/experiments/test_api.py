@@ -132,6 +132,27 @@ def test_two_id_spaces_have_nodes_of_their_own() -> None:
     assert by_scores["target"].to_list() == [3, 4]
 
 
+class Raises:
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        raise RuntimeError("no convergence")
+
+
+class NoScore:
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Any:
+        return None
+
+
+def test_an_error_of_an_own_method_names_it_and_the_step(graph: Graph) -> None:
+    with pytest.raises(ValueError, match=r"^Raises, step 12: RuntimeError: no convergence \(.*test_api.py") as failed:
+        dyformer.evaluate(graph, [Raises()], steps=[12])
+    assert isinstance(failed.value.__cause__, RuntimeError)
+    with pytest.raises(ValueError, match=f"^Raises, step {graph.num_steps + 1}: RuntimeError: no convergence"):
+        dyformer.fit(graph, Raises())
+    for protocol in ("paper", "prequential"):
+        with pytest.raises(ValueError, match=r"^NoScore, step 12: TypeError: .*, from what the method gave"):
+            dyformer.evaluate(graph, [NoScore()], steps=[12], protocol=protocol)
+
+
 def test_own_method_is_compared_with_the_baselines_on_the_same_pairs(graph: Graph) -> None:
     table = dyformer.evaluate(graph, [Spectrum(), Constant(), "L3", "Logistic regression on pair features"], steps=[12])
     assert set(table["method"]) == {

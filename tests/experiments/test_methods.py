@@ -20,8 +20,10 @@ from dyformer.experiments.methods import (
     METHODS,
     TRAINED_BASELINES,
     VARIATIONS,
+    MethodFailed,
     Variation,
     default_methods,
+    own_errors,
 )
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import known_titles, split_names, written_titles
@@ -29,12 +31,10 @@ from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.training.stages import DyFormerEmbedder
 from flows.tasks.evaluation import audit
 from flows.tasks.methods import (
-    MethodFailed,
     UnknownMethod,
     benchmark_methods,
     chosen_methods,
     fitted_once,
-    own_errors,
     own_method,
     record_of,
 )
@@ -197,19 +197,41 @@ class Broken:
 """
 
 
-def test_an_error_of_a_users_method_is_one_message_with_its_line(own_module: Path):
+def test_an_error_of_a_users_method_is_one_message_with_its_step_and_line_and_has_its_cause(own_module: Path):
     own_module.write_text(BROKEN)
     method: Any = own_method("own_methods:Broken")
-    with pytest.raises(MethodFailed) as failed, own_errors("Broken", method):
+    with pytest.raises(MethodFailed) as failed, own_errors("Broken", method, "step 5"):
         method.fit(None, seed=0)
-    assert str(failed.value) == f"Broken: KeyError: 'missing' ({own_module}, line 7)"
+    assert str(failed.value) == f"Broken, step 5: KeyError: 'missing' ({own_module}, line 7)"
+    assert isinstance(failed.value.__cause__, KeyError)
+
+
+def test_an_error_from_what_a_users_method_gave_names_it_too(own_module: Path):
+    mine = own_method("own_methods:Mine")
+    message = r"Mine, step 5: TypeError: .*, from what the method gave \(.*, line \d+\)"
+    with pytest.raises(MethodFailed, match=message), own_errors("Mine", mine, "step 5"):
+        len(None)  # pyright: ignore[reportArgumentType]
 
 
 def test_an_error_that_is_not_of_the_users_method_is_raised_unchanged(own_module: Path):
-    with pytest.raises(KeyError), own_errors("Mine", own_method("own_methods:Mine")):
-        raise KeyError("ours")
-    with pytest.raises(ValueError, match="ours"), own_errors("L3", METHODS["L3"]):
+    mine = own_method("own_methods:Mine")
+    for error in (ValueError("Mine: found vectors of shape (3,)"), OSError("the disk"), MemoryError()):
+        with pytest.raises(type(error)) as unchanged, own_errors("Mine", mine, "step 5"):
+            raise error
+        assert unchanged.value is error
+    with pytest.raises(ValueError, match=r"^ours$"), own_errors("L3", METHODS["L3"], "step 5"):
         raise ValueError("ours")
+
+
+def test_a_class_that_cannot_be_made_and_a_module_that_fails_are_named_with_their_cause(own_module: Path):
+    own_module.write_text("class Broken:\n    def __init__(self):\n        {}['width']\n")
+    with pytest.raises(UnknownMethod, match=r"own_methods:Broken: called .*, it raises KeyError: 'width'") as failed:
+        own_method("own_methods:Broken")
+    assert isinstance(failed.value.__cause__, KeyError)
+    sys.modules.pop("own_methods")
+    own_module.write_text("missing\n")
+    with pytest.raises(UnknownMethod, match="own_methods cannot be imported: NameError: name 'missing'"):
+        own_method("own_methods:Broken")
 
 
 def test_a_trained_baseline_is_fitted_once_as_of_a_step_and_again_for_other_snapshots(

@@ -14,7 +14,7 @@ from toy_walks import Walks
 import dyformer.experiments.plots
 import flows.cli
 from dyformer.evaluation.fitting import FORECASTER_WITH
-from dyformer.experiments.methods import METHODS
+from dyformer.experiments.methods import METHODS, MethodFailed
 
 TOY, OWN, BASELINE = "Toy node2vec", "Walks", "EdgeBank (last)"
 pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
@@ -100,6 +100,26 @@ def test_scores_of_an_own_method_are_made_again_only_when_it_changes(
     with patch.object(Walks, "fit", side_effect=AssertionError("fitted again")):
         assert evaluate_methods(snapshots, ["toy_walks:Walks"], 5) == first
         monkeypatch.setitem(METHODS, TOY, Walks(width=5))
-        with pytest.raises(AssertionError, match="fitted again"):
+        with pytest.raises(MethodFailed, match="Toy node2vec, step 5: AssertionError: fitted again"):
             evaluate_methods(snapshots, [TOY], 5)
     assert first != changed
+
+
+BROKEN = """
+class Broken:
+    def fit(self, graph, *, seed):
+        return {}["missing"]
+"""
+
+
+def test_a_command_names_the_method_that_fails_and_its_step_in_one_line(
+    benchmark: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "broken_method.py"
+    file.write_text(BROKEN)
+    with pytest.raises(SystemExit) as ending:
+        flows.cli.main(["benchmark", "generated", "--steps", "6", "--methods", "broken_method:Broken"])
+    assert ending.value.code == 1
+    line = f"dyformer: Broken, step 6: KeyError: 'missing' ({file}, line 4)"
+    assert line in capsys.readouterr().err.splitlines()

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from dyformer.evaluation.protocols.protocol import Job, Protocol, chosen_units, evaluated
-from dyformer.experiments.methods import TrainingStage, Variation, pair_scorers
+from dyformer.experiments.methods import TrainingStage, Variation, own_errors, pair_scorers
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from flows.console import ongoing
 from flows.tasks.evaluation.measure import protocol_record, tables_of
 from flows.tasks.made import made
-from flows.tasks.methods import fitted_once, own_errors, record_of
+from flows.tasks.methods import fitted_once, record_of
 from flows.tasks.models import method_code, space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import Snapshots, open_snapshots
@@ -106,7 +106,7 @@ def evaluate(posed: Posed, group: Group) -> str:
             candidates_of=candidate_pairs,
         )
         with ongoing(f"evaluate {opened.dataset} {posed} ({protocol.name})", len(methods)) as done:
-            return evaluated(protocol, job, methods, partial(_counted, done))
+            return evaluated(protocol, job, methods, partial(_counted, done, str(posed)))
 
     return made(
         opened,
@@ -120,9 +120,9 @@ def evaluate(posed: Posed, group: Group) -> str:
 
 
 @contextmanager
-def _counted(done: Callable[[], None], title: str, method: Any) -> Iterator[None]:
-    """Name the user's own method in its errors, and count it once it has been evaluated."""
-    with own_errors(title, method):
+def _counted(done: Callable[[], None], where: str, title: str, method: Any) -> Iterator[None]:
+    """Name the user's own method and the step in its errors, and count it once it has been evaluated."""
+    with own_errors(title, method, where):
         yield
     done()
 
