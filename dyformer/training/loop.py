@@ -23,7 +23,7 @@ from dyformer.sampling.seeded import seeded
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit, named
 from dyformer.training.config import StageConfig
 from dyformer.training.optimizer import Optimizer
-from dyformer.training.ranks import Gradients, Rank, mean_gradients, one_thread
+from dyformer.training.ranks import Gradients, Rank, fixed_order, mean_gradients, one_thread
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
 TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of an epoch; every batch has its own stream
@@ -158,7 +158,7 @@ def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Gene
         validation = Validation(num=len(held_out), own=[next(batches).to(stage.device) for _ in own])
         while not state.is_over(stage.config):
             # A process with other threads than the next one would add other sums.
-            with nullcontext() if stage.config.batches_per_step == 1 else one_thread():
+            with fixed_order(stage.device), nullcontext() if stage.config.batches_per_step == 1 else one_thread():
                 progress = one_epoch(stage, state, batches, validation)
             yield progress
 

@@ -6,11 +6,13 @@ in the order of the batches and take the same step, so that their weights stay e
 W weights    N batches    K batches of this process    L losses of a batch
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.utils.deterministic
 from torch import Tensor, distributed
 from torch.distributed import ReduceOp
 
@@ -141,3 +143,24 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def fixed_order(device: torch.device) -> Iterator[None]:
+    """Let a GPU add in the same order each time, so that its results are equal to the last bit, as those of a CPU are.
+
+    Otherwise its threads add in the order in which they come. The settings are those of the whole process.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch refuses matrix products without it
+    memory, before = torch.utils.deterministic, torch.are_deterministic_algorithms_enabled()
+    filled = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(mode=True)
+    memory.fill_uninitialized_memory = False  # which takes time: all of it is written
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode=before)
+        memory.fill_uninitialized_memory = filled

@@ -43,7 +43,7 @@ from dyformer.sampling.subgraphs import (
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, run_epochs
-from dyformer.training.ranks import Rank, one_thread
+from dyformer.training.ranks import Rank, fixed_order, one_thread
 
 ALONE = Rank()  # no other process trains the model
 
@@ -274,7 +274,7 @@ class NodeVectors:
             yield from read_behind(vectors) if is_gpu else (vector_GD.numpy() for vector_GD in vectors)
 
     def _embedded(self, batch: SubgraphBatch) -> Tensor:
-        with torch.no_grad():
+        with fixed_order(self.device), torch.no_grad():
             return self.model(batch.to(self.device))
 
 
