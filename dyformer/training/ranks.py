@@ -7,14 +7,15 @@ W weights    N batches    K batches of this process    L losses of a batch
 """
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.utils.deterministic
 from torch import Tensor, distributed
 from torch.distributed import ReduceOp
+from torch.utils import deterministic as memory
 
 Gradients = list[Tensor | None]
 """The gradient of each weight by one batch; of id embeddings it is sparse. None for weights that it does not use."""
@@ -145,22 +146,48 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class _FixedOrder:
+    """The setting of the process while sections need it; the last one to end puts back what the first one found."""
+
+    def __init__(self) -> None:
+        self.lock, self.num_sections = threading.Lock(), 0
+        self.before = self.filled_before = False
+
+    def begin(self) -> None:
+        """Fix the order of sums."""
+        with self.lock:
+            if not self.num_sections:
+                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch refuses matrix products without it
+                self.before = torch.are_deterministic_algorithms_enabled()
+                self.filled_before = memory.fill_uninitialized_memory
+                torch.use_deterministic_algorithms(mode=True)
+                memory.fill_uninitialized_memory = False  # filling takes time, and all of it is written
+            self.num_sections += 1
+
+    def end(self) -> None:
+        """Put back what was set before, after the last section."""
+        with self.lock:
+            self.num_sections -= 1
+            if not self.num_sections:
+                torch.use_deterministic_algorithms(mode=self.before)
+                memory.fill_uninitialized_memory = self.filled_before
+
+
+_FIXED_ORDER = _FixedOrder()
+
+
 @contextmanager
 def fixed_order(device: torch.device) -> Iterator[None]:
-    """Let a GPU add in the same order each time, so that its results are equal to the last bit, as those of a CPU are.
+    """Let a GPU add in the same order each time, so that results are equal to the last bit; a CPU does so anyway.
 
-    Otherwise its threads add in the order in which they come. The settings are those of the whole process.
+    Otherwise the GPU's threads add in the order in which they come. The setting is that of the whole process, so that
+    sections of several threads may overlap.
     """
     if device.type != "cuda":
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch refuses matrix products without it
-    memory, before = torch.utils.deterministic, torch.are_deterministic_algorithms_enabled()
-    filled = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(mode=True)
-    memory.fill_uninitialized_memory = False  # which takes time: all of it is written
+    _FIXED_ORDER.begin()
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(mode=before)
-        memory.fill_uninitialized_memory = filled
+        _FIXED_ORDER.end()

@@ -23,6 +23,7 @@ from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, WeightsDoNotFit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
+from dyformer.training.ranks import Rank
 from dyformer.training.stages import (
     DyFormerEmbedder,
     embed,
@@ -41,6 +42,7 @@ from dyformer.training.stages import (
 MODEL = ModelConfig(width=8, num_layers=2, num_heads=2, feed_forward_width=8, num_targets=6, num_context=8)
 PRETRAIN = PretrainConfig(epochs=4, batches_per_epoch=3, validation_batches=2, num_positives=8, num_targets=12)
 FINETUNE = FinetuneConfig(epochs=4, batches_per_epoch=3, validation_batches=2, num_positives=8, num_targets=12)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def example_graph() -> DynamicGraph:
@@ -51,10 +53,13 @@ def prepared(graph: DynamicGraph, until: int = 4) -> PreparedGraph:
     return prepare_graph(graph, until=until, config=GraphConfig(history_window=3))
 
 
-def stage(name: str, graph: PreparedGraph, *, seed: int = 0, resume: Checkpoint | None = None, **changes):
+def stage(
+    name: str, graph: PreparedGraph, *, seed: int = 0, resume: Checkpoint | None = None, device: str = "cpu", **changes
+):
+    rank = Rank(device=device)
     if name == "pretrain":
-        return pretrain(graph, MODEL, replace(PRETRAIN, **changes), seed=seed, resume=resume)
-    return finetune(graph, None, MODEL, replace(FINETUNE, **changes), seed=seed, resume=resume)
+        return pretrain(graph, MODEL, replace(PRETRAIN, **changes), seed=seed, resume=resume, rank=rank)
+    return finetune(graph, None, MODEL, replace(FINETUNE, **changes), seed=seed, resume=resume, rank=rank)
 
 
 def same_tensors(one: Weights, other: Weights) -> bool:
@@ -73,16 +78,26 @@ def with_future(graph: DynamicGraph, change: str, until: int) -> DynamicGraph:
     return DynamicGraph(snapshots=past + moved, node_N=np.arange(90), side_N=np.zeros(90, dtype=np.int8))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["pretrain", "finetune"])
-def test_resumed_run_is_the_uninterrupted_run_bit_for_bit(name):
+def test_resumed_run_is_the_uninterrupted_run_bit_for_bit(name, device):
     graph = prepared(example_graph())
-    checkpoints = [progress.checkpoint() for progress in stage(name, graph)]
-    resumed = [progress.checkpoint() for progress in stage(name, graph, resume=checkpoints[1])]
+    checkpoints = [progress.checkpoint() for progress in stage(name, graph, device=device)]
+    resumed = [progress.checkpoint() for progress in stage(name, graph, resume=checkpoints[1], device=device)]
     assert [checkpoint.record["epoch"] for checkpoint in resumed] == [3, 4]
     for checkpoint, expected in zip(resumed, checkpoints[2:], strict=True):
         assert checkpoint.record == expected.record
         assert same_tensors(checkpoint.tensors, expected.tensors)
         assert same_tensors(checkpoint.weights(), expected.weights())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_device_gives_the_same_vectors_each_time_and_a_gpu_those_of_the_cpu(device):
+    graph, model = prepared(example_graph()), replace(MODEL, gpu_precision="float32")
+    weights = last_weights(stage("pretrain", graph))
+    once, again = (embed(graph, weights, model, device=device) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+    np.testing.assert_allclose(once, embed(graph, weights, model), atol=1e-5)
 
 
 def test_resuming_a_finished_stage_does_nothing():
