@@ -11,15 +11,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed import ReduceOp
-from torch.utils import deterministic as memory
+from torch.utils import deterministic
 
 Gradients = list[Tensor | None]
 """The gradient of each weight by one batch; of id embeddings it is sparse. None for weights that it does not use."""
 
+MEMORY: Any = deterministic  # the type of this module lacks its attribute
 NONE, DENSE = -2, -1  # kinds of a gradient beside the number of its rows
 
 
@@ -159,9 +161,9 @@ class _FixedOrder:
             if not self.num_sections:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch refuses matrix products without it
                 self.before = torch.are_deterministic_algorithms_enabled()
-                self.filled_before = memory.fill_uninitialized_memory
+                self.filled_before = MEMORY.fill_uninitialized_memory
                 torch.use_deterministic_algorithms(mode=True)
-                memory.fill_uninitialized_memory = False  # filling takes time, and all of it is written
+                MEMORY.fill_uninitialized_memory = False  # filling takes time, and all of it is written
             self.num_sections += 1
 
     def end(self) -> None:
@@ -170,7 +172,7 @@ class _FixedOrder:
             self.num_sections -= 1
             if not self.num_sections:
                 torch.use_deterministic_algorithms(mode=self.before)
-                memory.fill_uninitialized_memory = self.filled_before
+                MEMORY.fill_uninitialized_memory = self.filled_before
 
 
 _FIXED_ORDER = _FixedOrder()

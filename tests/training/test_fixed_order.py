@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils import deterministic
 from toy_graphs import random_graph
 
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
@@ -17,13 +16,13 @@ from dyformer.model.config import ModelConfig
 from dyformer.model.transformer import DyFormer
 from dyformer.training import loop, stages
 from dyformer.training.config import PretrainConfig
-from dyformer.training.ranks import fixed_order
+from dyformer.training.ranks import MEMORY, fixed_order
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def setting() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), deterministic.fill_uninitialized_memory
+    return torch.are_deterministic_algorithms_enabled(), MEMORY.fill_uninitialized_memory
 
 
 @pytest.fixture(autouse=True)
