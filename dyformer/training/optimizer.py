@@ -53,7 +53,8 @@ class Optimizer:
         """Step against gradients, scaled down to the norm `clip_norm` if theirs is larger."""
         values = [of.values() if of.is_sparse else of for of in gradients if of is not None]
         scale = (self.clip_norm / (nn.utils.get_total_norm(values) + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(values, scale)  # one call for all: a GPU waits for the start of each
+        # One call for all, because a GPU takes as long to begin a call as to end it.
+        torch._foreach_mul_(values, scale)  # pyright: ignore[reportPrivateImportUsage]
         for weight, gradient in zip(self.weights, gradients, strict=True):
             weight.grad = gradient
         for part in self.parts.values():
