@@ -53,7 +53,7 @@ class Optimizer:
         """Step against gradients, scaled down to the norm `clip_norm` if theirs is larger."""
         values = [of.values() if of.is_sparse else of for of in gradients if of is not None]
         scale = (self.clip_norm / (nn.utils.get_total_norm(values) + 1e-6)).clamp(max=1.0)
-        # One call for all, because a GPU takes as long to begin a call as to end it.
+        # One call for all, because starting work on a GPU takes longer here than the work.
         torch._foreach_mul_(values, scale)  # pyright: ignore[reportPrivateImportUsage]
         for weight, gradient in zip(self.weights, gradients, strict=True):
             weight.grad = gradient
