@@ -17,16 +17,26 @@ class PrintedTable(NamedTuple):
     title: str
     frame: pl.DataFrame
     sentences: list[str]
+    name: str = "table"  # of its files
 
     def record(self) -> dict[str, Any]:
         """Give the table as plain values, which `from_record` reads."""
-        return {"title": self.title, "columns": self.frame.to_dict(as_series=False), "sentences": self.sentences}
+        return {**self._asdict(), "frame": self.frame.to_dict(as_series=False)}
+
+    def files(self) -> dict[str, str]:
+        """Give the contents of its files by name: Markdown and LaTeX."""
+        sentences = [line for sentence in self.sentences for line in ("", f"{sentence.rstrip('.')}.")]
+        note = "; ".join(sentence.rstrip(".") for sentence in self.sentences)
+        return {
+            f"{self.name}.md": "\n".join([f"{self.title}.", "", *markdown_rows(self.frame), *sentences]) + "\n",
+            f"{self.name}.tex": latex_table(self.frame, caption=self.title, label=self.name, note=note),
+        }
 
 
 def from_record(record: dict[str, Any]) -> PrintedTable:
     """Give the table of a record."""
-    columns = record["columns"]
-    return PrintedTable(record["title"], pl.DataFrame(columns, dict.fromkeys(columns, pl.String)), record["sentences"])
+    columns = record["frame"]
+    return PrintedTable(**{**record, "frame": pl.DataFrame(columns, dict.fromkeys(columns, pl.String))})
 
 
 def markdown_rows(frame: pl.DataFrame) -> list[str]:
@@ -36,7 +46,7 @@ def markdown_rows(frame: pl.DataFrame) -> list[str]:
 
 
 def latex_table(frame: pl.DataFrame, *, caption: str, label: str, note: str) -> str:
-    """Give a table of texts in LaTeX, with a note below it."""
+    """Give a table of texts in LaTeX, with a note below it unless that is empty."""
     lines = [" & ".join(_escaped(value or "") for value in row) + r" \\" for row in [frame.columns, *frame.rows()]]
     columns = "l" + "r" * (frame.width - 1)
     body = [lines[0], r"\hline", *lines[1:]]
@@ -49,7 +59,7 @@ def latex_table(frame: pl.DataFrame, *, caption: str, label: str, note: str) -> 
             rf"\begin{{tabular}}{{{columns}}}",
             *body,
             r"\end{tabular}",
-            rf"\par\footnotesize {_escaped(note)}.",
+            *([rf"\par\footnotesize {_escaped(note)}."] if note else []),
             r"\end{table}",
             "",
         ]

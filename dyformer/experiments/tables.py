@@ -180,7 +180,8 @@ def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl
         **table.words(protocol.chosen, metrics),
     )
     frame = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
-    return PrintedTable(title, frame, table.sentences(main, metrics))
+    name = f"{protocol.name}-{dataset}-{table.name}"
+    return PrintedTable(title, frame, table.sentences(main, metrics), name)
 
 
 def cell_text(row: Mapping[str, Any], column: Column) -> str | None:

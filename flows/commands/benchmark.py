@@ -22,7 +22,7 @@ from flows.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import polars as pl
 
@@ -107,9 +107,9 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     out: Annotated[
         Path | None,
         typer.Option(
-            help="folder for the tables (Markdown, CSV, LaTeX) and plots of the experiment",
+            help="folder for the tables (Markdown, LaTeX; those of an experiment as CSV, too) and the plots of an"
+            " experiment",
             file_okay=False,
-            rich_help_panel=STUDY_PANEL,
             show_default=False,
         ),
     ] = None,
@@ -123,11 +123,11 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         _run_study(experiment, names, reading, steps, seeds, epochs, changes, parallel, out)
     elif dataset is None:
         raise typer.BadParameter("name a DATASET, or an experiment by --experiment (--list has their names)")
-    elif datasets is not None or out is not None or parallel > 1:
-        raise typer.BadParameter("--datasets, --out and --parallel belong to --experiment")
+    elif datasets is not None or parallel > 1:
+        raise typer.BadParameter("--datasets and --parallel belong to --experiment")
     else:
         changes = [*(changes or []), *([] if visible is None else [f"{protocol}.{VISIBLE}={visible}"])]
-        _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file)
+        _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file, out)
 
 
 def _run_protocol(  # noqa: PLR0913, because each option is an argument
@@ -140,8 +140,9 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     epochs: int | None,
     changes: list[str] | None,
     json_file: Path | None,
+    out: Path | None = None,
 ) -> None:
-    """Run the benchmark of a protocol on one dataset, unless it has ended before, and print its tables."""
+    """Run the benchmark of a protocol on one dataset, unless it has ended before; print its tables and write them."""
     check_titles(methods)
     own, rest = protocol_settings(protocol, changes)
     from dyformer.experiments.settings import as_record
@@ -166,6 +167,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     print_tables(finished.tables)
     if json_file is not None:
         write_json(json_file, plain_steps(finished.rows))
+    _write(out, {file: text.encode() for table in finished.tables for file, text in table.files().items()})
 
 
 def _finished(dataset: str, reading: dict[str, Any], wanted: dict[str, Any]) -> "tuple[bool, Finished | None]":
@@ -311,11 +313,16 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
 
         made = run_study(name, readings, experiments, steps, seeds, parallel, changes or [])
     print_tables([table.printed() for table in made.tables])
+    _write(out, made.files)
+
+
+def _write(out: Path | None, contents: "Mapping[str, bytes]") -> None:
+    """Write files into a folder that the user named."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        for file, content in made.files.items():
+        for file, content in contents.items():
             (out / file).write_bytes(content)
-        print(f"wrote {len(made.files)} files to {out}")
+        print(f"wrote {len(contents)} files to {out}")
 
 
 def _check_cost_options(name: str, epochs: int | None, parallel: int) -> None:

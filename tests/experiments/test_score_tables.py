@@ -1,9 +1,12 @@
+import json
+
 import polars as pl
 import pytest
 
 from dyformer.evaluation.protocols.paper import PAPER_METRICS, PROTOCOL, significance
 from dyformer.evaluation.protocols.protocol import Column
 from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.experiments.printed import from_record
 from dyformer.experiments.tables import (
     TABLE_SCHEMA,
     cell_text,
@@ -53,6 +56,19 @@ def test_table_averages_seeds_in_percent_and_puts_the_best_first():
         (91.5, 94.5, 100, 85.65),
         (89.92, 92.92, 100, None),
     ]
+
+
+def test_a_printed_table_is_markdown_and_latex_also_after_it_was_stored():
+    rows = [("A_B & C", 0, step, "all", 0.9) for step in ("7", "8", "micro", "macro")]
+    [table] = printed_tables(PROTOCOL, metrics(*rows, dataset="mine"), "mine").values()
+    table = table._replace(sentences=["first & last.", "5 % more"])
+    assert from_record(json.loads(json.dumps(table.record()))).files() == table.files()
+    markdown, latex = (table.files()[f"paper-mine-all.{ending}"] for ending in ("md", "tex"))
+    assert markdown.startswith(f"{table.title}.\n\n| method | ")
+    assert markdown.endswith("\n\nfirst & last.\n\n5 % more.\n")
+    assert r"A\_B \& C & 90.00" in latex
+    assert r"\par\footnotesize first \& last; 5 \% more." in latex
+    assert latex.count("{table}") == 2
 
 
 def test_on_one_step_there_is_no_micro_beside_macro():

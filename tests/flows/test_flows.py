@@ -455,7 +455,9 @@ def test_prequential_benchmark_ranks_all_methods_on_the_same_queries(
     assert "precision@10" in printed
     assert "The first stage retrieves " in printed
     before = sorted(path for path in store.rglob("*.parquet"))
-    assert command("benchmark", *arguments, "--methods", "dyformer,l3,contact_recency,logistic") == 0
+    out = store.parent / "tables"
+    assert command("benchmark", *arguments, "--methods", "dyformer,l3,contact_recency,logistic", "--out", str(out)) == 0
+    assert "Contact recency & " in (out / "prequential-mylog-all.tex").read_text()
     assert sorted(path for path in store.rglob("*.parquet")) == before  # nothing is computed twice
 
 

@@ -1,6 +1,7 @@
 """A protocol of one file and one line stands in the command, the table, MLflow, the report and an experiment."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -52,8 +53,14 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
         yield folder
 
 
-def command(changes: list[str] | None = None, methods: list[str] = NAMES, file: Path | None = None) -> None:
-    _run_protocol("mylog", {}, "5-6", 1, "toy", methods, None, changes, file)
+def command(
+    changes: list[str] | None = None,
+    methods: list[str] = NAMES,
+    file: Path | None = None,
+    protocol: str = "toy",
+    out: Path | None = None,
+) -> None:
+    _run_protocol("mylog", {}, "5-6", 1, protocol, methods, None, changes, file, out)
 
 
 def test_the_command_prints_its_table_and_mlflow_has_its_runs(store: Path, capsys: pytest.CaptureFixture[str]):
@@ -71,6 +78,22 @@ def test_the_command_prints_its_table_and_mlflow_has_its_runs(store: Path, capsy
     runs = tracker.client().search_runs([own.experiment_id], "tags.protocol = 'toy'")
     tracked = {run.data.tags["method"]: run.data.metrics.get("test/macro_above") for run in runs}
     assert tracked == {**value, "all": None}
+
+
+def test_its_tables_are_files_in_markdown_and_latex(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    command(out=store / "new" / "tables")
+    printed = capsys.readouterr().out
+    assert f"wrote 2 files to {store / 'new' / 'tables'}" in printed
+    files = {path.name: path.read_text() for path in (store / "new" / "tables").iterdir()}
+    assert set(files) == {"toy-mylog-all.md", "toy-mylog-all.tex"}
+    for method in ("L3", "Contact recency"):
+        (value,) = re.findall(rf"^\| {method} \| ([\d.]+) \|$", files["toy-mylog-all.md"], re.MULTILINE)
+        assert f"{method} & {value} \\\\\n" in files["toy-mylog-all.tex"]
+        assert value in printed
+    assert r"\label{tab:toy-mylog-all}" in files["toy-mylog-all.tex"]
+    assert "footnotesize" not in files["toy-mylog-all.tex"]  # there is no sentence below it
 
 
 def test_a_setting_of_it_is_a_setting_of_the_command(capsys: pytest.CaptureFixture[str]):
