@@ -220,13 +220,20 @@ def check_alone(option: str, reading: dict[str, Any]) -> None:
 
 
 def known_protocol(name: str) -> str:
-    """Return the name of a protocol; raises BadParameter for another one, with the known names."""
+    """Return the name of a protocol, which may be one of the user's own, `package.module:OBJECT`.
+
+    Raises BadParameter for another one, with the known names.
+    """
     from dyformer.evaluation.protocols import UnknownProtocol, check_name
 
     try:
+        if ":" in name:
+            from flows.tasks.methods import own_protocol
+
+            return own_protocol(name)
         check_name(name)
     except UnknownProtocol as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error)) from error
     return name
 
 

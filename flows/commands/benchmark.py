@@ -55,7 +55,8 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     protocol: Annotated[
         str,
         typer.Option(
-            help="how methods are compared (--list describes each); its own settings: --set PROTOCOL.NAME=VALUE",
+            help="how methods are compared (--list describes each); its own settings: --set PROTOCOL.NAME=VALUE; or a"
+            " Protocol of your own, package.module:OBJECT",
             callback=known_protocol,
             metavar=f"[{'|'.join(PROTOCOLS)}]",
         ),

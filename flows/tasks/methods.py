@@ -11,6 +11,7 @@ from typing import Any
 
 from dyformer.embedder import Embedder, NodeScorer, Ranker
 from dyformer.evaluation.fitting import FittedOnce
+from dyformer.evaluation.protocols import PROTOCOLS, UnknownProtocol, protocol_of
 from dyformer.evaluation.protocols.protocol import KINDS, Protocol
 from dyformer.experiments.methods import (
     EVENT_METHODS,
@@ -125,20 +126,40 @@ def own_method(address: str, kinds: tuple[type, ...] = USUAL_KINDS) -> Any:
 
     Raises UnknownMethod for a module that cannot be imported, a name that it lacks, and an object of none of the kinds.
     """
+    return checked_method(address, _own(address, "a method", "package.module:Class", UnknownMethod), kinds)
+
+
+def own_protocol(address: str) -> str:
+    """Import the protocol `package.module:OBJECT`, also from the working directory, and add it to PROTOCOLS.
+
+    Returns its name. Raises UnknownProtocol for a module that cannot be imported, a name that it lacks, what is no
+    Protocol, and one with the name of another.
+    """
+    protocol = _own(address, "a protocol", "package.module:OBJECT", UnknownProtocol)
+    if not isinstance(protocol, Protocol):
+        raise UnknownProtocol(f"{address}: expected an object of the class Protocol, found {type(protocol).__name__}")
+    if protocol.name in PROTOCOLS and protocol_of(protocol.name) is not protocol:
+        raise UnknownProtocol(f"{address}: another protocol has the name {protocol.name!r}: give it one of its own")
+    PROTOCOLS.setdefault(protocol.name, address)
+    return protocol.name
+
+
+def _own(address: str, what: str, form: str, unknown: type[ValueError]) -> Any:
+    """Import an object of a user by its address; raises an error of the type `unknown`."""
     module_name, _, name = address.partition(":")
     if not (module_name and name):
-        raise UnknownMethod(f"{address!r} is not the address of a method: expected package.module:Class")
+        raise unknown(f"{address!r} is not the address of {what}: expected {form}")
     if str(Path.cwd()) not in sys.path:  # an installed command does not search the working directory
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
         found = str(error) if isinstance(error, ImportError | SyntaxError) else f"{type(error).__name__}: {error}"
-        raise UnknownMethod(f"{address}: the module {module_name} cannot be imported: {found}") from error
+        raise unknown(f"{address}: the module {module_name} cannot be imported: {found}") from error
     if not hasattr(module, name):
         defined = [key for key, value in vars(module).items() if inspect.isclass(value)]
-        raise UnknownMethod(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")
-    return checked_method(address, getattr(module, name), kinds)
+        raise unknown(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")
+    return getattr(module, name)
 
 
 def record_of(method: Method | NodeScorer | Ranker) -> str:

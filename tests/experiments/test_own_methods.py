@@ -14,6 +14,7 @@ from toy_walks import Walks
 import dyformer.experiments.plots
 import flows.cli
 from dyformer.evaluation.fitting import FORECASTER_WITH
+from dyformer.evaluation.protocols import PROTOCOLS
 from dyformer.experiments.methods import METHODS, MethodFailed
 
 TOY, OWN, BASELINE = "Toy node2vec", "Walks", "EdgeBank (last)"
@@ -123,3 +124,17 @@ def test_a_command_names_the_method_that_fails_and_its_step_in_one_line(
     assert ending.value.code == 1
     line = f"dyformer: Broken, step 6: KeyError: 'missing' ({file}, line 4)"
     assert line in capsys.readouterr().err.splitlines()
+
+
+def test_a_command_takes_a_protocol_of_ones_own(benchmark: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(PROTOCOLS, "toy", "")
+    monkeypatch.delitem(PROTOCOLS, "toy")  # so that it is as before at the end
+    file = benchmark["folder"] / "toy.json"
+    arguments = ["--protocol", "toy_protocol:PROTOCOL", "--methods", "edgebank_last", "--json", str(file)]
+    with pytest.raises(SystemExit) as ending:
+        flows.cli.main(["benchmark", "generated", "--steps", "5-6", *arguments])
+    assert not ending.value.code
+    rows = json.loads(file.read_text())
+    assert {(row["protocol"], row["method"], row["step"]) for row in rows} == {
+        ("toy", "EdgeBank (last)", step) for step in (5, 6, "macro")
+    }

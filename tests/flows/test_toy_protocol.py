@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import toy_protocol
+import typer
 from own_log import own_log
 from prefect import Flow, Task
 
@@ -24,6 +26,7 @@ from dyformer.experiments.studies.studies import STUDIES, Study
 from dyformer.experiments.titles import UnknownMethod
 from flows.commands.benchmark import _print_studies, _run_protocol
 from flows.commands.studies import run_study
+from flows.options import known_protocol
 from flows.tasks.evaluation.measure import read_metrics
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
@@ -78,6 +81,37 @@ def test_the_command_prints_its_table_and_mlflow_has_its_runs(store: Path, capsy
     runs = tracker.client().search_runs([own.experiment_id], "tags.protocol = 'toy'")
     tracked = {run.data.tags["method"]: run.data.metrics.get("test/macro_above") for run in runs}
     assert tracked == {**value, "all": None}
+
+
+def test_one_of_ones_own_is_named_by_its_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    command()
+    expected = capsys.readouterr().out
+    monkeypatch.delitem(PROTOCOLS, "toy")
+    for _ in range(2):  # a second command of a process finds it there
+        assert known_protocol("toy_protocol:PROTOCOL") == "toy"
+    assert protocol_of("toy") is toy_protocol.PROTOCOL
+    command()
+    assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("toy", "'toy' is not one of 'paper', .*, and none of your own, package.module:OBJECT"),
+        ("toy_protocol:", "'toy_protocol:' is not the address of a protocol: expected package.module:OBJECT"),
+        ("nowhere:PROTOCOL", "the module nowhere cannot be imported: No module named 'nowhere'"),
+        ("toy_protocol:PROTOCOLS", "has no 'PROTOCOLS'"),
+        ("toy_protocol:Known", "expected an object of the class Protocol, found type"),
+        ("toy_protocol:RENAMED", "another protocol has the name 'paper'"),
+    ],
+)
+def test_what_is_no_protocol_is_refused_by_name(address: str, problem: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(PROTOCOLS, "toy")
+    monkeypatch.setattr(toy_protocol, "RENAMED", replace(toy_protocol.PROTOCOL, name="paper"), raising=False)
+    with pytest.raises(typer.BadParameter, match=problem):
+        known_protocol(address)
+    assert "toy" not in PROTOCOLS
+    assert protocol_of("paper") is not toy_protocol.PROTOCOL
 
 
 def test_its_tables_are_files_in_markdown_and_latex(

@@ -19,7 +19,7 @@ PROTOCOLS: dict[str, str] = {
     "labels-published": "dyformer.evaluation.protocols.labels_published",
     "cost": "dyformer.evaluation.protocols.cost",
 }
-"""Name of a protocol -> the module whose `PROTOCOL` it is."""
+"""Name of a protocol -> the module whose `PROTOCOL` it is; of a user's own, which a command adds, `module:OBJECT`."""
 
 
 class UnknownProtocol(ValueError):
@@ -29,10 +29,12 @@ class UnknownProtocol(ValueError):
 def check_name(name: str) -> None:
     """Raise UnknownProtocol, with the known names, for another one."""
     if name not in PROTOCOLS:
-        raise UnknownProtocol(f"{name!r} is not one of {', '.join(map(repr, PROTOCOLS))}")
+        known = ", ".join(map(repr, PROTOCOLS))
+        raise UnknownProtocol(f"{name!r} is not one of {known}, and none of your own, package.module:OBJECT")
 
 
 def protocol_of(name: str) -> "Protocol":
     """Return the protocol of a name; raises as check_name does."""
     check_name(name)
-    return import_module(PROTOCOLS[name]).PROTOCOL
+    module, _, attribute = PROTOCOLS[name].partition(":")
+    return getattr(import_module(module), attribute or "PROTOCOL")
