@@ -363,19 +363,19 @@ def is_built_in(method: object) -> bool:
 
 
 @contextmanager
-def own_errors(title: str, method: object, where: str) -> Iterator[None]:
+def own_errors(title: str, method: object, where: str, *, is_alone: bool = True) -> Iterator[None]:
     """Turn an error of a user's own method into MethodFailed, with its title, the step `where`, and the line.
 
-    An error that another line raises comes of what the method gave. One that begins with the title, and one of files or
-    memory that no line of the method raises, stays as it is.
+    An error that another line raises comes of what the method gave, where the method `is_alone`. One that begins
+    with the title, and one of files or memory that no line of the method raises, stays as it is.
     """
     try:
         yield
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename in _files_of(method)]
-        is_of_machine = not own and isinstance(error, OSError | MemoryError | MissingExtra)
-        if is_built_in(method) or is_of_machine or str(error).startswith(f"{title}:"):
+        is_of_another = not own and (not is_alone or isinstance(error, OSError | MemoryError | MissingExtra))
+        if is_built_in(method) or is_of_another or str(error).startswith(f"{title}:"):
             raise
         last = (own or frames)[-1]
         given = "" if own else ", from what the method gave"

@@ -219,6 +219,8 @@ def test_an_error_that_is_not_of_the_users_method_is_raised_unchanged(own_module
         with pytest.raises(type(error)) as unchanged, own_errors("Mine", mine, "step 5"):
             raise error
         assert unchanged.value is error
+    with pytest.raises(KeyError), own_errors("Mine", mine, "step 5", is_alone=False):
+        raise KeyError("of another method")
     with pytest.raises(ValueError, match=r"^ours$"), own_errors("L3", METHODS["L3"], "step 5"):
         raise ValueError("ours")
 

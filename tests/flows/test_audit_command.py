@@ -15,6 +15,7 @@ import flows.tasks.snapshots
 from dyformer.evaluation.audit.case import Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS
 from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
+from dyformer.experiments.methods import MethodFailed
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import build_snapshots
 from dyformer.logs.time_windows import Window
@@ -60,6 +61,23 @@ def audited(server: str, folder: Path, snapshots: str) -> dict[str, Any]:
     files = ("--json", str(folder / "out" / "audit.json"), "--report", str(folder / "out" / "audit.md"))
     assert command("audit", "mylog", "--methods", "edgebank_last,logistic", *files) == 0
     return json.loads((folder / "out" / "audit.json").read_text())
+
+
+BROKEN = """
+class Broken:
+    def fit_pairs(self, graph, labelled):
+        return {}["missing"]
+"""
+
+
+def test_an_error_of_a_users_method_is_named_with_its_step(
+    snapshots: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "broken_scorer.py"
+    file.write_text(BROKEN)
+    with pytest.raises(MethodFailed, match=rf"^Broken, step {UNTIL + 1}: KeyError: 'missing' \({file}, line 4\)"):
+        audit_log(snapshots, ["L3", "broken_scorer:Broken"], UNTIL, Experiment())
 
 
 def test_every_check_is_in_the_report(audited: dict[str, Any], folder: Path):

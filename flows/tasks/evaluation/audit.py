@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from dyformer.evaluation.event_splits import EventTrial, TooFewEvents, Visibilit
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols.protocol import Log
 from dyformer.evaluation.protocols.tgb import log_of
-from dyformer.experiments.methods import METHODS, Method, Variation, default_methods
+from dyformer.experiments.methods import METHODS, Method, Variation, default_methods, own_errors
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import to_tables
 from dyformer.logs.time_windows import Window
@@ -209,7 +210,7 @@ def audit_log(
     graph = opened.graph(opened.num_steps, interactions=True)
     case = AuditCase(graph=graph, until=until, methods=methods, seed=seed, config=experiment.graph)
     rows = _timed(
-        [audit(case), event_checks(opened, seed), audit_store(opened, until, experiment, seed)],
+        [_named(audit(case), case), event_checks(opened, seed), audit_store(opened, until, experiment, seed)],
         f"audit {opened.dataset}",
     )
     table = pl.DataFrame(rows, schema=CHECKS_SCHEMA, orient="row")
@@ -250,6 +251,14 @@ def _short_methods(names: Sequence[str] | None) -> dict[str, Method]:
         name: replace(method, changes={**method.changes, **SHORT}) if isinstance(method, Variation) else method
         for name, method in chosen.items()
     }
+
+
+def _named(checks: Iterator[Check], case: AuditCase) -> Iterator[Check]:
+    """Name the user's own method and the step in its errors."""
+    with ExitStack() as stack:
+        for title, method in case.methods.items():
+            stack.enter_context(own_errors(title, method, f"step {case.until + 1}", is_alone=False))
+        yield from checks
 
 
 def _timed(parts: Iterable[Iterator[Check]], title: str) -> list[tuple]:
