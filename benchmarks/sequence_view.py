@@ -714,11 +714,11 @@ def measured(trial: EventTrial, seed: int) -> dict[str, Values]:
 
 
 def trial_of(name: str, file: str) -> EventTrial:
-    """Read the file of a known log as the protocol `tgb` does, strict; nodes are numbered by their first row."""
+    """Read the file of a known log as the protocol `tgb` does, strict; nodes are numbered by their first event."""
     dataset = dataset_named(name)
     columns = {end: getattr(dataset.columns, end) for end in ("source", "target", "time")}
     about = {"time_unit": dataset.time_unit, "separator": dataset.separator, "bipartite": dataset.bipartite}
-    events = dyformer.read_log(file, **columns, **about).events
+    events = dyformer.read_log(file, **columns, **about).events.sort("time", maintain_order=True)
     id_R2 = events.select(pl.col("source", "target").cast(pl.Int64)).to_numpy() * 2 + [0, dataset.bipartite]
     _, first_N, number_R = np.unique(id_R2.ravel(), return_index=True, return_inverse=True)
     source_R, target_R = np.argsort(np.argsort(first_N))[number_R].reshape(-1, 2).T

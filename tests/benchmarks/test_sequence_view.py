@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -246,3 +247,18 @@ def test_differences_are_those_of_plain_means() -> None:
     low, high = map(float, ends.strip("[]").split(", "))
     assert float(value) == pytest.approx((value_EM[:, 2] - value_EM[:, 0]).mean(), abs=1e-4)
     assert 0.2 < low < float(value) < high < 0.4
+
+
+@pytest.mark.parametrize("dataset", ["uci", "ml-10m"])
+def test_nodes_are_numbered_by_their_first_events(dataset: str, tmp_path: Path) -> None:
+    generator = np.random.default_rng(8)
+    rows = [(*generator.integers(1, 30, 2).tolist(), 1_100_000_000 + int(generator.integers(60))) for _ in range(90)]
+    (tmp_path / "rows.edges").write_text("".join(f"{one} {two} 1 {at}\n" for one, two, at in rows))
+    log = view.trial_of(dataset, str(tmp_path / "rows.edges")).log
+    number_of: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    expected = []
+    for one, two, at in sorted(rows, key=lambda row: row[2]):
+        ends = [(0, one), (log.two_sides, two)]
+        expected.append([number_of[side].setdefault(node, len(number_of[side])) for side, node in ends] + [at * 10**6])
+    assert log.two_sides == (dataset == "ml-10m")
+    assert np.column_stack([log.source_E, log.target_E, log.time_E]).tolist() == expected
