@@ -92,6 +92,11 @@ def test_one_of_ones_own_is_named_by_its_module(capsys: pytest.CaptureFixture[st
     assert protocol_of("toy") is toy_protocol.PROTOCOL
     command()
     assert capsys.readouterr().out == expected
+    monkeypatch.setattr(toy_protocol, "SECOND", replace(toy_protocol.PROTOCOL, name="second"), raising=False)
+    assert known_protocol("toy_protocol:SECOND") == "second"
+    second = protocol_of("second")
+    del PROTOCOLS["second"]
+    assert second is vars(toy_protocol)["SECOND"]
 
 
 @pytest.mark.parametrize(
