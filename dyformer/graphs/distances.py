@@ -64,12 +64,14 @@ def distance_block(
     return np.ascontiguousarray(_codes(graph, column_C, row_G, max_distance))
 
 
-def _effort(graph: HubFirstGraph, target_T: Nodes) -> tuple[int, int]:
-    """Estimate the cost of a search from these nodes: the number of searches, then that of neighbours.
+def _effort(graph: HubFirstGraph, target_T: Nodes) -> int:
+    """Estimate the cost of a search from these nodes: the number of searches, times that of neighbours.
 
-    In a small graph the number of neighbours does not matter and counts as 0.
+    A neighbour of a node where the search begins gets a row, which takes some ten times as long as looking up whether
+    one at the other end has a row. In a small graph the number of neighbours does not matter and is left out.
     """
-    return _num_parts(target_T), graph.num_slots(target_T) if graph.num_hubs < graph.num_nodes else 0
+    num_slots = graph.num_slots(target_T) if graph.num_hubs < graph.num_nodes else 1
+    return _num_parts(target_T) * num_slots
 
 
 def _num_parts(target_T: Nodes) -> int:

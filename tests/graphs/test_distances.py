@@ -66,6 +66,26 @@ def test_blocks_equal_scipy_on_random_graphs(engine):
         assert_array_equal(found, exact_codes(union, max_distance)[np.ix_(rows, columns)])
 
 
+@pytest.mark.parametrize("are_leaves_rows", [True, False])
+def test_a_search_of_a_large_graph_begins_where_there_are_few_neighbours(are_leaves_rows, monkeypatch):
+    """Even where that takes two searches: from 600 leaves, and not from the three hubs that have 3,000."""
+    monkeypatch.setattr(hub_first, "SMALL_GRAPH", 0)
+    monkeypatch.setattr(hub_first, "NUM_HUBS", 3)
+    union = build_union_graph(toy_graph([(leaf % 3, leaf) for leaf in range(3, 3_003)]), until=1)
+    hubs, leaves, begun = np.arange(3), np.arange(3, 603), list[int]()
+
+    def noted(graph, target_T):
+        begun.append(len(target_T))
+        return search_of(graph, target_T)
+
+    search_of = distances._search_of
+    monkeypatch.setattr(distances, "_search_of", noted)
+    rows, columns = (leaves, hubs) if are_leaves_rows else (hubs, leaves)
+    found = distance_block(union, rows, columns, max_distance=3)
+    assert begun == [512, 88]
+    assert_array_equal(found, np.where(rows[:, None] % 3 == columns % 3, 1, 3))
+
+
 def sparse_edges(num_nodes: int, num_edges: int, seed: int) -> Edges:
     """Ends drawn by a power law: hubs, long paths and isolated nodes."""
     end_E2 = (num_nodes * np.random.default_rng(seed).random((num_edges, 2)) ** [1, 2]).astype(int)
