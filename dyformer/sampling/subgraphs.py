@@ -19,7 +19,14 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
 from dyformer.graphs.pagerank import PUSHED_FROM, Push, joint_context, two_joint_contexts
 from dyformer.graphs.prepared_graph import Activity, PreparedGraph
-from dyformer.graphs.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build_union_graph, connections
+from dyformer.graphs.union_graph import (
+    LAGS_PER_WORD,
+    TemporalUnionGraph,
+    build_union_graph,
+    connections,
+    first_step_of,
+    part_of_union,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +132,11 @@ def _visible_lags(num_lags: int, until: int, hidden_step: int | None) -> NDArray
 def _visible_union(graph: PreparedGraph, until: int, hidden_step: int | None) -> TemporalUnionGraph:
     if until == graph.until and hidden_step is None:
         return graph.union
-    return build_union_graph(graph.history, until=until, window=graph.config.history_window, hidden_step=hidden_step)
+    window = graph.config.history_window
+    if first_step_of(until, window) < graph.union.first_step:  # the window of an earlier step begins before
+        return build_union_graph(graph.history, until=until, window=window, hidden_step=hidden_step)
+    num_nodes = graph.history.snapshots[until - 1].num_nodes
+    return part_of_union(graph.union, until=until, num_nodes=num_nodes, hidden_step=hidden_step)
 
 
 def _first_visible_step(activity: Activity, until: int, hidden_step: int | None, num_nodes: int) -> NDArray[np.int32]:

@@ -11,7 +11,13 @@ from toy_graphs import toy_graph
 
 from dyformer.graphs.kernels.union import _copy, _field_of
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, connections, extend_union_graph
+from dyformer.graphs.union_graph import (
+    TemporalUnionGraph,
+    build_union_graph,
+    connections,
+    extend_union_graph,
+    part_of_union,
+)
 
 
 def assert_equal_unions(one: TemporalUnionGraph, other: TemporalUnionGraph) -> None:
@@ -122,6 +128,46 @@ def test_a_hidden_step_adds_no_edge():
         for window in (None, 2):
             found = build_union_graph(graph, until=until, window=window, hidden_step=hidden_step)
             assert_equal_unions(found, build_union_graph(emptied(graph, hidden_step), until=until, window=window))
+
+
+def test_a_part_of_a_union_equals_uniting_its_steps():
+    for graph, generator in random_graphs(300, seed=7):
+        whole = int(generator.integers(1, graph.num_steps + 1))
+        union = build_union_graph(graph, until=whole, window=int(generator.integers(1, whole + 1)))
+        for until in range(union.first_step, whole + 1):
+            num_nodes, window = graph.snapshots[until - 1].num_nodes, until - union.first_step + 1
+            for hidden_step in (None, int(generator.integers(1, whole + 1))):
+                part = part_of_union(union, until=until, num_nodes=num_nodes, hidden_step=hidden_step)
+                united = build_union_graph(graph, until=until, window=window, hidden_step=hidden_step)
+                assert_equal_unions(part, united)
+
+
+@pytest.mark.parametrize("until", [1, 63, 64, 65, 127, 128, 129, 139, 140])
+def test_a_part_of_a_long_union_has_the_bits_of_its_words(until):
+    graph = long_history(140)
+    union = build_union_graph(graph, until=140)
+    for hidden_step in (None, 1, 64, until, until - 1):
+        part = part_of_union(
+            union, until=until, num_nodes=graph.snapshots[until - 1].num_nodes, hidden_step=hidden_step
+        )
+        assert_equal_unions(part, build_union_graph(graph, until=until, hidden_step=hidden_step))
+
+
+def test_a_part_leaves_its_union_as_it_is_and_references_none_of_its_arrays():
+    graph = long_history(70)
+    union = build_union_graph(graph, until=70)
+    before = [np.copy(getattr(union, field.name)) for field in fields(union)]
+    part = part_of_union(union, until=3, num_nodes=graph.snapshots[2].num_nodes)
+    part.neighbor_M[:], part.presence_EW[:] = 0, 0
+    for field, expected in zip(fields(union), before, strict=True):
+        assert_array_equal(getattr(union, field.name), expected)
+
+
+@pytest.mark.parametrize("until", [1, 4])
+def test_a_step_outside_of_a_union_has_no_part(until):
+    union = build_union_graph(toy_graph([(0, 1)], [(1, 2)], [(0, 2)]), until=3, window=2)
+    with pytest.raises(ValueError, match=f"until = {until}: expected one of the union's steps 2 to 3"):
+        part_of_union(union, until=until, num_nodes=3)
 
 
 def test_connections_equal_all_pairs_looked_up_one_by_one():

@@ -62,6 +62,67 @@ def _scatter(row_E, other_E, free_N, neighbor_M):
 
 
 @njit(nogil=True, cache=True)
+def lower_presence(rows, presence_EW):
+    """Give the presence bits in the order of the slots that list an edge's lower end in the row of its higher one."""
+    indptr_N1, edge_indptr_N1, neighbor_M = rows
+    free_N = (indptr_N1 - edge_indptr_N1)[:-1]
+    lower_EW = np.empty_like(presence_EW)
+    for node in range(len(free_N)):
+        first = indptr_N1[node + 1] - edge_indptr_N1[node + 1]
+        for edge in range(edge_indptr_N1[node], edge_indptr_N1[node + 1]):
+            target = neighbor_M[first + edge]
+            lower_EW[free_N[target]] = presence_EW[edge]
+            free_N[target] += 1
+    return lower_EW
+
+
+@njit(nogil=True, cache=True)
+def chosen_rows(rows, lower_EW, presence_EW, seen_W, num_nodes):
+    """Give the rows of the first nodes with the edges that have a bit of `seen_W`, and the bits that these have."""
+    indptr_N1, edge_indptr_N1, neighbor_M = rows
+    new_indptr_N1, new_edge_indptr_N1 = np.zeros(num_nodes + 1, np.int64), np.zeros(num_nodes + 1, np.int64)
+    new_M = np.empty(indptr_N1[num_nodes], dtype=np.int32)
+    new_EW = np.empty((edge_indptr_N1[num_nodes], len(seen_W)), dtype=np.uint64)
+    num_slots = num_edges = lower = 0
+    for node in range(num_nodes):
+        first = indptr_N1[node + 1] - edge_indptr_N1[node + 1]
+        for slot in range(indptr_N1[node], first + edge_indptr_N1[node]):
+            new_M[num_slots] = neighbor_M[slot]  # written in any case, and kept where the number grows: no branch
+            num_slots += _is_seen(lower_EW, lower, seen_W)
+            lower += 1
+        for edge in range(edge_indptr_N1[node], edge_indptr_N1[node + 1]):
+            new_M[num_slots] = neighbor_M[first + edge]
+            for word in range(len(seen_W)):
+                new_EW[num_edges, word] = presence_EW[edge, word] & seen_W[word]
+            is_seen = _is_seen(presence_EW, edge, seen_W)
+            num_slots += is_seen
+            num_edges += is_seen
+        new_indptr_N1[node + 1], new_edge_indptr_N1[node + 1] = num_slots, num_edges
+    return (new_indptr_N1, new_edge_indptr_N1, new_M[:num_slots].copy()), new_EW[:num_edges].copy()
+
+
+@njit
+def _is_seen(presence_EW, edge, seen_W):
+    bits = np.uint64(0)
+    for word in range(len(seen_W)):
+        bits |= presence_EW[edge, word] & seen_W[word]
+    return bits != 0
+
+
+@njit(nogil=True, cache=True)
+def younger(presence_EW, num_lags, num_words):
+    """Shift the presence bits back by some lags, into so many words; the bits that this drops are 0."""
+    new_EW = np.zeros((len(presence_EW), num_words), dtype=np.uint64)
+    words, bits = num_lags >> 6, np.uint64(num_lags & 63)
+    for edge in range(len(presence_EW)):
+        for word in range(num_words):
+            new_EW[edge, word] = presence_EW[edge, word + words] >> bits
+            if bits and word + words + 1 < presence_EW.shape[1]:
+                new_EW[edge, word] |= presence_EW[edge, word + words + 1] << (np.uint64(64) - bits)
+    return new_EW
+
+
+@njit(nogil=True, cache=True)
 def merged_rows(old, joining):
     """Merge the rows of two sets of edges between the same nodes.
 
