@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
+from dyformer.graphs.hub_first_graph import keep_numbers
 from dyformer.graphs.pagerank import PUSHED_FROM, Push, joint_context, two_joint_contexts
 from dyformer.graphs.prepared_graph import Activity, PreparedGraph
 from dyformer.graphs.union_graph import (
@@ -120,8 +121,11 @@ def as_of_graph(graph: PreparedGraph, *, until: int, hidden_step: int | None = N
 
 
 def _max_distance(config: GraphConfig, union: TemporalUnionGraph) -> int:
-    is_large = len(union.neighbor_M) >= PUSHED_FROM
-    return min(config.max_distance, config.large_max_distance) if is_large else config.max_distance
+    return min(config.max_distance, config.large_max_distance) if _is_large(union) else config.max_distance
+
+
+def _is_large(union: TemporalUnionGraph) -> bool:
+    return len(union.neighbor_M) >= PUSHED_FROM
 
 
 def _visible_lags(num_lags: int, until: int, hidden_step: int | None) -> NDArray[np.bool_]:
@@ -134,9 +138,13 @@ def _visible_union(graph: PreparedGraph, until: int, hidden_step: int | None) ->
         return graph.union
     window = graph.config.history_window
     if first_step_of(until, window) < graph.union.first_step:  # the window of an earlier step begins before
-        return build_union_graph(graph.history, until=until, window=window, hidden_step=hidden_step)
-    num_nodes = graph.history.snapshots[until - 1].num_nodes
-    return part_of_union(graph.union, until=until, num_nodes=num_nodes, hidden_step=hidden_step)
+        union = build_union_graph(graph.history, until=until, window=window, hidden_step=hidden_step)
+    else:
+        num_nodes = graph.history.snapshots[until - 1].num_nodes
+        union = part_of_union(graph.union, until=until, num_nodes=num_nodes, hidden_step=hidden_step)
+    if _is_large(union):
+        keep_numbers(union)  # few batches are made from it before it leaves the cache
+    return union
 
 
 def _first_visible_step(activity: Activity, until: int, hidden_step: int | None, num_nodes: int) -> NDArray[np.int32]:

@@ -27,7 +27,7 @@ from dyformer.training.ranks import Gradients, Rank, fixed_order, mean_gradients
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
 TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of an epoch; every batch has its own stream
-BATCHES_PER_GRAPH = 4  # batches in a row from one AsOfGraph, where not all graphs fit the cache
+BATCHES_PER_GRAPH = 5  # batches in a row from one AsOfGraph, where not all graphs fit the cache
 
 Job = Callable[[], PairBatch]
 

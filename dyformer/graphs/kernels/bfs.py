@@ -82,28 +82,33 @@ def renumbered(indptr_N1, neighbor_M, node_N, number_N):
 
 @njit(nogil=True, cache=True)
 def components(indptr_N1, neighbor_M):
-    """Number the connected components: the component of each node, and how many there are."""
-    unseen = np.uint32(len(indptr_N1))
-    component_N = np.full(len(indptr_N1) - 1, unseen, dtype=np.uint32)
-    queue_N = np.empty_like(component_N)
-    num_components, first, last = 0, 0, 0
-    for start in range(len(component_N)):
-        if component_N[start] != unseen:
-            continue
-        component_N[start] = num_components
-        queue_N[last] = start
-        last += 1
-        while first < last:
-            node = queue_N[first]
-            first += 1
-            for slot in range(indptr_N1[node], indptr_N1[node + 1]):
-                other = neighbor_M[slot]
-                if component_N[other] == unseen:
-                    component_N[other] = num_components
-                    queue_N[last] = other
-                    last += 1
-        num_components += 1
-    return component_N, num_components
+    """Number the connected components by their first nodes: the component of each node, and how many there are.
+
+    Trees of nodes are joined edge by edge (union-find with path halving: Tarjan and van Leeuwen 1984). Their roots are
+    the first nodes, so that a node's parent has a lower number, and most parents are soon the root itself.
+    """
+    parent_N = np.arange(len(indptr_N1) - 1).astype(np.uint32)
+    for node in range(len(parent_N)):
+        root = parent_N[node]
+        for slot in range(indptr_N1[node], indptr_N1[node + 1]):
+            other = neighbor_M[slot]
+            if other >= node:
+                break
+            while parent_N[other] != other:
+                parent_N[other] = parent_N[parent_N[other]]
+                other = parent_N[other]
+            if other != root:
+                lower = min(root, other)
+                parent_N[max(root, other)] = lower
+                root = lower
+    num_components = 0
+    for node in range(len(parent_N)):  # in place: a parent comes before its node, and has its component already
+        if parent_N[node] == node:
+            parent_N[node] = num_components
+            num_components += 1
+        else:
+            parent_N[node] = parent_N[parent_N[node]]
+    return parent_N, num_components
 
 
 @njit
