@@ -283,7 +283,7 @@ class PairSource:
 
     def _make_as_of_graph(self, as_of: tuple[int, int | None]) -> AsOfGraph:
         until, hidden_step = as_of
-        return as_of_graph(self.graph, until=until, hidden_step=hidden_step)
+        return as_of_graph(self.graph, until=until, hidden_step=hidden_step, is_brief=True)
 
     def _max_targets(self, graph: AsOfGraph) -> int:
         return max(2, min(self.sizes.num_targets, int(graph.known_N.sum()) // 2))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
-from dyformer.graphs.hub_first_graph import keep_numbers
+from dyformer.graphs.hub_first_graph import with_own_numbers
 from dyformer.graphs.pagerank import PUSHED_FROM, Push, joint_context, two_joint_contexts
 from dyformer.graphs.prepared_graph import Activity, PreparedGraph
 from dyformer.graphs.union_graph import (
@@ -94,11 +94,14 @@ def num_features(graph: PreparedGraph) -> int:
     return num_lags(graph) + 5
 
 
-def as_of_graph(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> AsOfGraph:
+def as_of_graph(
+    graph: PreparedGraph, *, until: int, hidden_step: int | None = None, is_brief: bool = False
+) -> AsOfGraph:
     """Give the graph as of the step `until`, without the edges of `hidden_step`.
 
     Distances, contexts and features are made without the hidden step too, because they would otherwise leak its edges
-    to the model. Raises ValueError where no step of the history would stay visible.
+    to the model. A graph that `is_brief`, for a few batches, is not renumbered where it is large. Raises ValueError
+    where no step of the history would stay visible.
     """
     if not 1 <= until <= graph.until:
         raise ValueError(f"the graph is prepared for steps 1 to {graph.until}; it cannot be given as of step {until}")
@@ -107,6 +110,8 @@ def as_of_graph(graph: PreparedGraph, *, until: int, hidden_step: int | None = N
         raise ValueError(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
     num_nodes = graph.history.snapshots[until - 1].num_nodes
     union = _visible_union(graph, until, hidden_step)
+    if is_brief and _is_large(union):
+        union = with_own_numbers(union)
     return AsOfGraph(
         until=until,
         union=union,
@@ -138,13 +143,9 @@ def _visible_union(graph: PreparedGraph, until: int, hidden_step: int | None) ->
         return graph.union
     window = graph.config.history_window
     if first_step_of(until, window) < graph.union.first_step:  # the window of an earlier step begins before
-        union = build_union_graph(graph.history, until=until, window=window, hidden_step=hidden_step)
-    else:
-        num_nodes = graph.history.snapshots[until - 1].num_nodes
-        union = part_of_union(graph.union, until=until, num_nodes=num_nodes, hidden_step=hidden_step)
-    if _is_large(union):
-        keep_numbers(union)  # few batches are made from it before it leaves the cache
-    return union
+        return build_union_graph(graph.history, until=until, window=window, hidden_step=hidden_step)
+    num_nodes = graph.history.snapshots[until - 1].num_nodes
+    return part_of_union(graph.union, until=until, num_nodes=num_nodes, hidden_step=hidden_step)
 
 
 def _first_visible_step(activity: Activity, until: int, hidden_step: int | None, num_nodes: int) -> NDArray[np.int32]:

@@ -177,9 +177,9 @@ def test_graphs_are_made_once_and_large_ones_are_not_all_cached(monkeypatch: pyt
     graph, tasks = example_graph(), reconstruction_tasks(4, 3, hidden=True)
     made: list[tuple[int, int | None]] = []
 
-    def counted(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> AsOfGraph:
+    def counted(graph: PreparedGraph, *, until: int, hidden_step: int | None, is_brief: bool) -> AsOfGraph:
         made.append((until, hidden_step))
-        return as_of_graph(graph, until=until, hidden_step=hidden_step)
+        return as_of_graph(graph, until=until, hidden_step=hidden_step, is_brief=is_brief)
 
     def num_made() -> int:
         made.clear()

@@ -13,6 +13,7 @@ from toy_graphs import random_graph, toy_graph
 from dyformer.graphs import pagerank
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
+from dyformer.graphs.hub_first_graph import hub_first_graph
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from dyformer.sampling import subgraphs
@@ -203,7 +204,8 @@ def test_the_cap_of_distances_of_a_large_graph_is_its_own(monkeypatch):
         assert batch_of(replace(graph, config=config), [0]).distance_GC.max() == expected
 
 
-def test_a_pushed_batch_reads_neither_later_steps_nor_the_hidden_one(monkeypatch):
+@pytest.mark.parametrize("is_brief", [False, True])
+def test_a_pushed_batch_reads_neither_later_steps_nor_the_hidden_one(is_brief, monkeypatch):
     treat_as_large(monkeypatch)
     graph = random_graph(np.random.default_rng(3), num_nodes=60, num_steps=5, num_edges=90)
     past, whole = prepared(graph, until=3), prepared(graph)
@@ -212,7 +214,7 @@ def test_a_pushed_batch_reads_neither_later_steps_nor_the_hidden_one(monkeypatch
     for one, another, hidden_step in pairs:
         views = [
             make_two_views(
-                replace(as_of_graph(each, until=3, hidden_step=hidden_step), activity=past.activity),
+                replace(as_of_graph(each, until=3, hidden_step=hidden_step, is_brief=is_brief), activity=past.activity),
                 np.arange(5),
                 num_context=9,
                 generator=np.random.default_rng(1),
@@ -220,6 +222,20 @@ def test_a_pushed_batch_reads_neither_later_steps_nor_the_hidden_one(monkeypatch
             for each in (one, another)
         ]
         assert all(same(batch, again) for batch, again in zip(*views, strict=True))
+
+
+def test_a_brief_graph_has_the_batches_of_the_renumbered_one(monkeypatch):
+    treat_as_large(monkeypatch)
+    graph = prepared(random_graph(np.random.default_rng(3), num_nodes=60, num_steps=5, num_edges=90))
+    for until, hidden_step in ((graph.until, None), (graph.until, 2), (3, None)):
+        usual, brief = (
+            as_of_graph(graph, until=until, hidden_step=hidden_step, is_brief=is_brief) for is_brief in (False, True)
+        )
+        numbers = [hub_first_graph(view.union).number_N.tolist() for view in (usual, brief)]
+        assert numbers[0] != numbers[1] == sorted(numbers[0])
+        for first in range(0, 40, 5):
+            target_G = np.arange(first, first + 5)
+            assert same(*(make_batch(view, target_G, num_context=9) for view in (usual, brief)))
 
 
 def without_edges(history: DynamicGraph, *, steps: tuple[int, ...]) -> DynamicGraph:

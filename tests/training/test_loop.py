@@ -24,7 +24,7 @@ from dyformer.sampling.subgraphs import num_lags
 from dyformer.training import loop
 from dyformer.training.checkpoint import Weights
 from dyformer.training.config import PretrainConfig
-from dyformer.training.loop import Stage, draw_tasks, run_epochs
+from dyformer.training.loop import BATCHES_PER_GRAPH, Stage, draw_tasks, run_epochs
 from dyformer.training.stages import pair_source, pretraining_loss, started_model
 
 GRAPH = prepare_graph(
@@ -178,7 +178,7 @@ def test_an_as_of_graph_that_does_not_fit_the_cache_serves_batches_in_a_row(monk
     monkeypatch.setattr(link_batches, "MAX_CACHED_GRAPHS", 10)
     in_a_row = draw_tasks(stage, 1, 399, held_out=False)
     assert len(in_a_row) == 399
-    assert all(task == in_a_row[index - index % 4] for index, task in enumerate(in_a_row))
+    assert all(task == in_a_row[index - index % BATCHES_PER_GRAPH] for index, task in enumerate(in_a_row))
     assert {task.step for task in in_a_row} == {task.step for task in single}
 
 
