@@ -61,7 +61,7 @@ def with_own_numbers(union: TemporalUnionGraph) -> TemporalUnionGraph:
     what is drawn by them.
     """
     number_N = np.arange(union.num_nodes, dtype=np.uint32)
-    rows = union.indptr_N1.astype(np.int64), union.neighbor_M.astype(np.uint32)
+    rows = union.indptr_N1, union.neighbor_M.view(np.uint32)  # without a copy: no number is negative
     own = replace(union)  # another object with the same arrays
     vars(own)["hub_first_graph"] = _graph(number_N, number_N, rows, num_hubs=0)
     return own

@@ -73,44 +73,32 @@ def test_a_stage_of_several_parts_prints_the_time_left(
     assert "rank mylog step 5: 0 s so far" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("slow_part", "line"),
+    [
+        ("fit_on_past", "fit the event forecaster of mylog: 0 of 960, 0 s so far"),
+        ("events_before", "rank mylog: 0 s so far"),
+    ],
+)
 def test_rank_prints_that_it_goes_on_beside_its_output(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    slow_part: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
+    """While it fits, and while it reads the events before."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
     ingest_log("mylog", {"log": [str(own_log(tmp_path / "mylog.csv"))], **READING}, show=lambda text: None)
 
     def slow(*_: object, **__: object) -> None:
         time.sleep(0.3)
-        raise ValueError("fitted for long")
+        raise ValueError("it took long")
 
-    monkeypatch.setattr("flows.tasks.event_state.fit_on_past", slow)
+    monkeypatch.setattr(f"flows.tasks.event_state.{slow_part}", slow)
     with pytest.raises(SystemExit):
         flows.cli.main(["rank", "mylog", "u1", "--json"])
     printed = capsys.readouterr()
-    assert "fit the event forecaster of mylog: 0 of 960, 0 s so far" in printed.err
-    assert "fitted for long" in printed.err
+    assert line in printed.err
+    assert "it took long" in printed.err
     assert printed.out == ""  # of JSON alone
-
-
-def test_rank_prints_that_it_goes_on_while_it_reads_the_events(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
-    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
-    ingest_log("mylog", {"log": [str(own_log(tmp_path / "mylog.csv"))], **READING}, show=lambda text: None)
-
-    def slow(*_: object, **__: object) -> None:
-        time.sleep(0.3)
-        raise ValueError("read for long")
-
-    monkeypatch.setattr("flows.tasks.event_state.events_before", slow)
-    with pytest.raises(SystemExit):
-        flows.cli.main(["rank", "mylog", "u1", "--json"])
-    printed = capsys.readouterr()
-    assert "rank mylog: 0 s so far" in printed.err
-    assert "read for long" in printed.err
-    assert printed.out == ""
 
 
 def _inside_another(total: int | None) -> None:
