@@ -213,14 +213,21 @@ def with_event_room(state: State, num_events: int, limits: Limits) -> State:
     )
 
 
-def columns_of(log: EventLog, start: int = 0) -> Columns:
-    """Give the columns of a log's events from the one numbered `start`."""
-    return log.source_E[start:], log.target_E[start:], log.time_E[start:], log.weight_E[start:]
+def columns_of(log: EventLog) -> Columns:
+    """Give the columns of a log's events."""
+    return log.source_E, log.target_E, log.time_E, log.weight_E
 
 
-def _sliced(events: Columns, part: slice) -> Columns:
+def _uniform(array: NDArray) -> NDArray:
+    # Contiguous and read-only, because numba compiles each layout anew: half a minute for the kernels of rows.
+    uniform = np.ascontiguousarray(array).view()
+    uniform.flags.writeable = False
+    return uniform
+
+
+def _sliced(events: Columns, part: slice = slice(None)) -> Columns:
     source_E, target_E, time_E, weight_E = events
-    return source_E[part], target_E[part], time_E[part], weight_E[part]
+    return _uniform(source_E[part]), _uniform(target_E[part]), _uniform(time_E[part]), _uniform(weight_E[part])
 
 
 def absorbed(state: State, events: Columns, limits: Limits) -> State:
@@ -283,16 +290,16 @@ def candidate_rows(
     buffers = _buffers(limits, log.num_targets, num_queries)
     num_rest = log.num_targets if queries.candidate_QC is None else queries.candidate_QC.shape[1]
     num_rest = num_rest if target_Q is None else 0
-    num_absorbed = first = 0
+    events, num_absorbed, first = _sliced(columns_of(log)), 0, 0
     while first < num_queries:
         start = int(queries.num_visible_Q[first])
-        state = absorbed(state, columns_of(log.head(start), num_absorbed), limits)
+        state = absorbed(state, _sliced(events, slice(num_absorbed, start)), limits)
         num_absorbed = max(num_absorbed, start)
         last = int(np.searchsorted(queries.num_visible_Q, num_absorbed + BLOCK_EVENTS, side="right"))
         last = min(last, first + max(1, len(buffers.row_RF) // MIN_ROWS))
         state = with_event_room(state, int(queries.num_visible_Q[last - 1]) - num_absorbed, limits)
         plain = _plain_queries(queries, target_Q, slice(first, last))
-        rows, num_absorbed = _collected(state, columns_of(log), num_absorbed, plain, buffers, limits, num_rest)
+        rows, num_absorbed = _collected(state, events, num_absorbed, plain, buffers, limits, num_rest)
         first += len(rows.num_past_Q)
         yield rows
 
@@ -310,7 +317,8 @@ def _collected(
     rest_QC = np.empty((len(queries[0]), num_rest), dtype=np.float32)
     num_done_1 = np.zeros(1, dtype=np.int64)
     out = (buffers.row_RF, buffers.target_R, num_past_Q, num_new_Q, rest_QC, num_done_1)
-    num_absorbed = collect_rows(state, events, num_absorbed, queries, limits, buffers.scratch, out)
+    uniform = _sliced(events), num_absorbed, tuple(map(_uniform, queries))
+    num_absorbed = collect_rows(state, *uniform, limits, buffers.scratch, out)
     num_done = int(num_done_1[0])
     num_rows = int(num_past_Q[:num_done].sum() + num_new_Q[:num_done].sum())
     rows = CandidateRows(
@@ -449,7 +457,7 @@ class EventState:
         _check_numbers("source", np.array([source]), len(state.source_N))
         _check_numbers("target", target_P, len(state.target_D))
         row_PF = np.empty((len(target_P), len(FEATURES)), dtype=np.float32)
-        pair_rows(row_PF, state, source, at, limits, target_P)
+        pair_rows(row_PF, state, source, at, limits, _uniform(target_P))
         return row_PF
 
     def candidates(self, source: int, *, at: int, target_P: NDArray[np.int64] | None = None) -> CandidateRows:

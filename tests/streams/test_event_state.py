@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,10 @@ from slow_events import SlowEvents, partners_of, random_log, rows_of, strict_que
 
 from dyformer.streams.event_log import EventLog, EventQueries, event_log_of
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings, candidate_rows, names
+from dyformer.streams.kernels.rows import collect_rows, pair_rows
+from dyformer.streams.kernels.updates import absorb_events
 
+QUERY_COLUMNS = ("source_Q", "time_Q", "num_visible_Q")
 HALF_LIVES = (120.0, 900.0, 7_200.0, 50_000.0)
 WORLDS = {"two sides": (True, True), "directed": (False, True), "undirected": (False, False)}
 ROWS = pl.DataFrame(
@@ -73,6 +77,34 @@ def test_every_feature_is_the_one_of_plain_loops(world: str, seed: int) -> None:
                 np.testing.assert_allclose(
                     table_PF[target], expected_F, rtol=2e-4, atol=2e-5, err_msg=f"{source} -> {target}"
                 )
+
+
+def strided(array: np.ndarray) -> np.ndarray:
+    return np.repeat(array, 2)[::2]
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def test_arrays_of_another_layout_give_the_same_bytes_by_the_same_compiled_kernels() -> None:
+    def outcome(layout: Callable[[np.ndarray], np.ndarray]) -> list[bytes]:
+        log = random_log(0, two_sides=True)
+        columns = {name: layout(getattr(log, name)) for name in ("source_E", "target_E", "time_E", "weight_E")}
+        log, settings = replace(log, **columns), settings_of(log)
+        queries = strict_queries(log, len(log) // 2)
+        queries = replace(queries, **{name: layout(getattr(queries, name)) for name in QUERY_COLUMNS})
+        rows = [part.tobytes() for parts in all_rows(log, queries, settings) for part in parts]
+        state, at = observed(log, settings, 50), int(log.time_E[-1]) + 1
+        target_P = layout(np.arange(3))
+        return [*rows, state.features(0, target_P, at=at).tobytes(), state.candidates(0, at=at).row_RF.tobytes()]
+
+    kernels = (absorb_events, collect_rows, pair_rows)
+    plain, num_compiled = outcome(np.copy), [len(kernel.signatures) for kernel in kernels]
+    assert outcome(strided) == outcome(frozen) == plain
+    assert [len(kernel.signatures) for kernel in kernels] == num_compiled
 
 
 def test_before_the_first_event_nothing_is_known() -> None:
