@@ -3,7 +3,7 @@
 N nodes known one step before    D width of a vector    P labelled pairs
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -63,21 +63,24 @@ def sampled_steps(
     seed: int,
     examples_of: ExamplesOf | None = None,
     num_steps: int = NUM_LABELLED_STEPS,
-    graphs: Mapping[int, PreparedGraph] | None = None,
+    known: Sequence[LabelledStep] = (),
 ) -> tuple[LabelledStep, ...]:
     """Give labelled pairs of up to `num_steps` newest steps of a history, with weights 1, 1/2, 1/4 and so on.
 
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
     from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
-    fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. `graphs` are
-    those of some earlier steps, by `until`: what is computed of a graph is computed once for all who read the same
-    object. Raises TooFewLinks where no step is left.
+    fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. `known` are
+    labelled steps of the same history and seed, whose graphs and pairs are taken: what is computed of them is computed
+    once for all who read the same objects. Raises TooFewLinks where no step is left.
     """
-    labelled, graphs = [], graphs or {}
+    labelled, step_of = [], {step.before.until: step for step in known}
     for age in range(min(num_steps, past.until - 1)):
         until = past.until - 1 - age
-        before = graphs.get(until) or prepare_graph(past.history, until=until, config=past.config)
-        examples = (examples_of or ranking_examples)(past.history, before.until + 1, seed=seed)
+        if until in step_of:
+            before, examples = step_of[until].before, step_of[until].examples
+        else:
+            before = prepare_graph(past.history, until=until, config=past.config)
+            examples = (examples_of or ranking_examples)(past.history, until + 1, seed=seed)
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
             labelled.append(LabelledStep(before=before, examples=examples, **about))

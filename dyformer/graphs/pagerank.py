@@ -31,7 +31,8 @@ CANDIDATES = 4  # nodes for each node of the context whose scores are computed f
 TABLE_ITERATIONS = 16
 TABLE_NODES = 20_000  # up to so many nodes, rows are solved by Chebyshev iteration; above, by forward push
 TABLE_NUMBERS = 4_000_000  # numbers in a dense block
-PUSH_BLOCK = 512
+PUSH_BLOCK = 4_096  # rows by one call, which clears some arrays of all nodes
+TABLE_BLOCK = 16_384  # nodes whose rows are made into a part of a table at once
 EPSILON = 1e-4  # residual per neighbour below which nothing is pushed
 TIE = 1e-12  # scores, relative to the best or to 1, that round to the same multiple count as equal
 
@@ -188,23 +189,36 @@ def pagerank_table(
     """Give every node's `top_k` nodes by Personalized PageRank, itself left out: node, neighbor, score, rank from 1.
 
     With `nodes`, the table has only the rows of these nodes, equal to those of the whole table. A node without
-    neighbours has no rows. Graphs of up to TABLE_NODES nodes are solved by Chebyshev iteration, larger ones by
+    neighbours has no rows. See `pagerank_rows` for the scores and the errors.
+    """
+    node_R = np.arange(union.num_nodes) if nodes is None else nodes
+    blocks = []
+    for start in range(0, max(len(node_R), 1), TABLE_BLOCK):
+        node_B = node_R[start : start + TABLE_BLOCK]
+        blocks.append(_block_table(node_B, pagerank_rows(union, node_B, top_k=top_k, teleport=teleport)))
+    schema = {"node": pl.Int64, "neighbor": pl.Int64, "score": pl.Float64, "rank": pl.Int64}
+    return pl.concat([pl.DataFrame(schema=schema), *blocks])
+
+
+def pagerank_rows(union: TemporalUnionGraph, node_A: Int64s, *, top_k: int, teleport: float = 0.15) -> Best:
+    """Give the `top_k` nodes of each row by Personalized PageRank [A, K], best first, their scores and their number.
+
+    A node is not in its own row. Graphs of up to TABLE_NODES nodes are solved by Chebyshev iteration, larger ones by
     forward push. The error of a push at a node is at most EPSILON times its degree. Raises ValueError for a teleport
     outside 0..1 and a `top_k` below 1.
     """
     _check_teleport(teleport)
     if top_k < 1:
         raise ValueError(f"top_k = {top_k}: expected at least 1")
-    node_R = np.arange(union.num_nodes) if nodes is None else nodes
-    node_R = node_R[union.degree[node_R] > 0]
+    top_k, row_R = min(top_k, union.num_nodes), np.flatnonzero(union.degree[node_A] > 0)
+    best_AK, score_AK = np.zeros((len(node_A), top_k), dtype=np.int64), np.zeros((len(node_A), top_k))
+    num_best_A = np.zeros(len(node_A), dtype=np.int64)
     solved = union.num_nodes <= TABLE_NODES
     rows, num_rows = (_solved, TABLE_NUMBERS // max(union.num_nodes, 1)) if solved else (_pushed, PUSH_BLOCK)
-    blocks = []
-    for start in range(0, len(node_R), num_rows):
-        node_B = node_R[start : start + num_rows]
-        blocks.append(_block_table(node_B, rows(union, node_B, min(top_k, union.num_nodes), teleport)))
-    schema = {"node": pl.Int64, "neighbor": pl.Int64, "score": pl.Float64, "rank": pl.Int64}
-    return pl.concat([pl.DataFrame(schema=schema), *blocks])
+    for start in range(0, len(row_R), num_rows):
+        row_B = row_R[start : start + num_rows]
+        best_AK[row_B], score_AK[row_B], num_best_A[row_B] = rows(union, node_A[row_B], top_k, teleport)
+    return best_AK, score_AK, num_best_A
 
 
 def _block_table(node_B: Int64s, best: Best) -> pl.DataFrame:

@@ -22,7 +22,7 @@ class TooFewLinks(ValueError):
     """A step has too few pairs to fit a decoder on some and evaluate it on the others."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LinkExamples:
     """Pairs of nodes; the positive ones are linked in the predicted step.
 

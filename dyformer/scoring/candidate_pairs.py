@@ -1,118 +1,67 @@
-"""Union graph and history -> the pairs that a forecast compares on a graph too large to compare all pairs."""
+"""Union graph and history -> the pairs that a forecast compares on a graph too large to compare all pairs.
 
+N nodes    A query nodes    B bridges    T popular neighbours    C candidates    K nodes of a PageRank row
+"""
+
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-import duckdb
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
+from scipy import sparse
 
-from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
+from dyformer.graphs.pagerank import TABLE_TOP_K, Best, pagerank_rows
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.graphs.snapshots import to_tables
 from dyformer.sampling.pairs import Pairs
 from dyformer.scoring.labelled_tables import pair_features
 
-CANDIDATE_PARTS = """
-create table neighbors as
-select source as node, target as neighbor from edges union select target, source from edges;
+NUM_BRIDGES, NUM_POPULAR, NUM_CANDIDATES = 10, 20, 100
+BLOCK_NODES = 20_000  # their candidates take some ten megabytes
 
-create table popularity as select neighbor as node, count(*) as degree from neighbors group by 1;
 
-create table bridges as
-select n.node, n.neighbor from neighbors n join popularity p on p.node = n.neighbor
-qualify row_number() over (partition by n.node order by p.degree, n.neighbor) <= {num_bridges};
+@dataclass(frozen=True, kw_only=True)
+class Bridges:
+    """The lists in which the candidates of all nodes are found; -1 stands where a node has fewer."""
 
-create table popular as
-select n.node, n.neighbor, p.degree from neighbors n join popularity p on p.node = n.neighbor
-qualify row_number() over (partition by n.node order by p.degree desc, n.neighbor) <= {num_popular};
-"""
-LONGER_BRIDGES = """
-create or replace table bridges as
-with longer as (
-    select a.node, b.neighbor, count(*) as num_ways from bridges a join bridges b on b.node = a.neighbor
-    where a.node <> b.neighbor group by a.node, b.neighbor
-)
-select node, neighbor from longer
-qualify row_number() over (partition by node order by num_ways desc, neighbor) <= {num_bridges};
-"""
-CANDIDATES = """
-with pairs as (
-    select node, neighbor as partner, score, 0 as degree from pagerank semi join queries using (node)
-    union all
-    select bridges.node, popular.neighbor, 0, popular.degree
-    from bridges semi join queries using (node) join popular on popular.node = bridges.neighbor
-),
-fresh as (
-    select node, partner, max(score) as score, max(degree) as degree
-    from pairs anti join neighbors known on known.node = pairs.node and known.neighbor = pairs.partner
-    where node <> partner
-    group by all
-)
-select node, partner from fresh
-qualify row_number() over (partition by node order by score desc, degree desc, partner) <= $num_candidates
-order by node, partner
-"""
-BLOCK_NODES = 20_000  # the joined pairs of this many nodes take some hundred megabytes
+    union: sparse.csr_array  # [N, N], sorted
+    bridge_NB: NDArray[np.int32]
+    popular_NT: NDArray[np.int32]
+
+
+def bridges_of(
+    union: sparse.csr_array, *, bipartite: bool, num_bridges: int = NUM_BRIDGES, num_popular: int = NUM_POPULAR
+) -> Bridges:
+    """List `num_bridges` bridges of each node, and its `num_popular` most popular neighbours.
+
+    The bridges are its least popular neighbours (the Adamic-Adar index weighs these most). On a `bipartite` log they
+    are the bridges of these, so that partners are three edges away, on the other side.
+    """
+    from dyformer.scoring.kernels.candidates import first_neighbors, longer_bridges  # late, as numba is slow to import
+
+    bridge_NB = first_neighbors(union.indptr, union.indices, num_bridges, most_popular=False)
+    popular_NT = first_neighbors(union.indptr, union.indices, num_popular, most_popular=True)
+    return Bridges(union=union, bridge_NB=longer_bridges(bridge_NB) if bipartite else bridge_NB, popular_NT=popular_NT)
 
 
 def candidates(
-    edges: pl.DataFrame,
-    pagerank: pl.DataFrame,
-    *,
-    num_candidates: int = 100,
-    num_bridges: int = 10,
-    num_popular: int = 20,
-    bipartite: bool = False,
-    nodes: pl.Series | None = None,
-) -> pl.DataFrame:
-    """Pairs to score on a graph too large to score all pairs: rows node, partner, sorted.
+    bridges: Bridges, query_A: NDArray[np.int64], near: Best, *, num_candidates: int = NUM_CANDIDATES
+) -> Pairs:
+    """Give pairs to score on a graph too large to score all pairs: query nodes in their order, and partners, sorted.
 
-    A partner comes from the node's PageRank table, or is one of the `num_popular` most popular neighbours of one of
-    its `num_bridges` least popular neighbours (the Adamic-Adar index weighs these most). Pairs with an
-    edge are left out. A node has at most `num_candidates` partners, the best by score, then by popularity.
-
-    Args:
-        edges: all edges as of a step: source, target (either order; repeats allowed).
-        pagerank: rows node, neighbor, score.
-        num_candidates: partners for each node.
-        num_bridges: neighbours of each node through which partners two edges away are found.
-        num_popular: partners for each bridge.
-        bipartite: find partners three edges away, which are on the other side.
-        nodes: nodes whose partners are wanted; all by default.
+    A partner is `near` by the node's PageRank row, or is one of the most popular neighbours of one of its bridges.
+    Pairs with an edge are left out. A node has at most `num_candidates` partners, the best by score, then by
+    popularity, then by number.
     """
-    with _parts(edges, num_bridges, num_popular, bipartite=bipartite) as parts:
-        return _candidates(parts, pagerank, num_candidates, nodes)
+    from dyformer.scoring.kernels.candidates import best_candidates  # late, as above
+
+    slots = bridges.union.indptr, bridges.union.indices
+    candidate_AC = best_candidates(slots, query_A, bridges.bridge_NB, bridges.popular_NT, near, num_candidates)
+    row_P, column_P = np.nonzero(candidate_AC >= 0)
+    return query_A[row_P], candidate_AC[row_P, column_P]
 
 
-def _parts(
-    edges: pl.DataFrame, num_bridges: int = 10, num_popular: int = 20, *, bipartite: bool
-) -> duckdb.DuckDBPyConnection:
-    """Make the tables that the candidates of all nodes are found in."""
-    connection = duckdb.connect()
-    connection.register("edges", edges)
-    connection.execute(CANDIDATE_PARTS.format(num_bridges=int(num_bridges), num_popular=int(num_popular)))
-    if bipartite:
-        connection.execute(LONGER_BRIDGES.format(num_bridges=int(num_bridges)))
-    connection.unregister("edges")
-    return connection
-
-
-def _candidates(
-    parts: duckdb.DuckDBPyConnection, pagerank: pl.DataFrame, num_candidates: int = 100, nodes: pl.Series | None = None
-) -> pl.DataFrame:
-    parts.register("pagerank", pagerank)
-    everyone = "select node from bridges union select node from pagerank"
-    wanted = (parts.sql(everyone).pl()["node"] if nodes is None else nodes.unique()).sort().to_frame("node")
-    blocks = []
-    for first in range(0, max(wanted.height, 1), BLOCK_NODES):
-        parts.register("queries", wanted.slice(first, BLOCK_NODES))
-        blocks.append(parts.sql(CANDIDATES, params={"num_candidates": num_candidates}).pl())
-    return pl.concat(blocks)
-
-
-# The tables of a graph, for all of its queries; an entry goes when its graph goes.
-_PARTS: WeakKeyDictionary[PreparedGraph, duckdb.DuckDBPyConnection] = WeakKeyDictionary()
+# The lists of a graph, for all of its queries; an entry goes when its graph goes.
+_BRIDGES: WeakKeyDictionary[PreparedGraph, Bridges] = WeakKeyDictionary()
 
 
 def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:
@@ -121,15 +70,17 @@ def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None =
     The partners of a node are near by PageRank, popular two hops away, or were linked with it before. They depend on
     no other query node.
     """
-    graph, union = prepared.history, prepared.union
-    if prepared not in _PARTS:
-        _PARTS[prepared] = _parts(to_tables(graph)["edges"], bipartite=len(np.unique(graph.side_N)) > 1)
-    table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=query_A)
-    found = _candidates(_PARTS[prepared], table, nodes=None if query_A is None else pl.Series(query_A))
-    linked = pair_features(prepared)
-    node_A = np.arange(len(linked.degree_N)) if query_A is None else query_A
-    rows = linked.union[node_A]
-    node_P, partner_P = found["node"].to_numpy(), found["partner"].to_numpy()
+    linked = pair_features(prepared).union
+    if prepared not in _BRIDGES:
+        _BRIDGES[prepared] = bridges_of(linked, bipartite=len(np.unique(prepared.history.side_N)) > 1)
+    node_A = np.arange(len(prepared.history.side_N)) if query_A is None else query_A
+    parts = []
+    for first in range(0, len(node_A), BLOCK_NODES):
+        block_A = node_A[first : first + BLOCK_NODES]
+        near = pagerank_rows(prepared.union, block_A, top_k=TABLE_TOP_K, teleport=prepared.config.teleport)
+        parts.append(candidates(_BRIDGES[prepared], block_A, near))
+    rows = linked[node_A]
+    node_P, partner_P = map(np.concatenate, zip(*parts, strict=True))
     return (
         np.concatenate([node_P, np.repeat(node_A, np.diff(rows.indptr))]),
         np.concatenate([partner_P, rows.indices.astype(np.int64)]),

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -25,10 +26,20 @@ from dyformer.scoring.heads import (
     mean_logits,
     plain_values,
 )
-from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, new_partner_table, stacked
+from dyformer.scoring.labelled_tables import (
+    Inputs,
+    LabelledTable,
+    digest_of,
+    known_inputs,
+    labelled_table,
+    new_partner_table,
+    pair_features,
+    stacked,
+)
 from dyformer.scoring.link_features import LinkFeatures, groups, names, prepare_link_features
 from dyformer.scoring.new_partners import NewPartnerRanker, fit_new_partners, recent_activity, with_products
 from dyformer.scoring.reasons import reason
+from dyformer.scoring.retrieval import MAX_NODES
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
@@ -38,11 +49,12 @@ SEEN = names(directed=True).index("seen")  # in tables of pairs without directio
 NUM_REASONS = 3
 BLOCK_PAIRS = 1 << 18
 
+NUM_LARGE = 2  # graphs of more than MAX_NODES nodes whose features a process keeps: 1.5 GB each for 10M edges
 NUM_FITTED = 8  # forecasters that a process keeps, each of some hundred kilobytes
 
 _FEATURES: WeakKeyDictionary[PreparedGraph, LinkFeatures] = WeakKeyDictionary()
 _VECTORS: WeakKeyDictionary[PreparedGraph, tuple[NDArray[np.floating], VectorScores]] = WeakKeyDictionary()
-_TABLES: WeakKeyDictionary[LabelledStep, dict[type, NDArray[np.floating]]] = WeakKeyDictionary()
+_TABLES: Inputs = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +137,15 @@ class Forecaster:
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
         """Fit the heads on all labelled pairs, or return what was fitted on equal ones. Raises like `fit_pairs`."""
         directed, ranked = labelled[0].directed, labelled[0].ranked
-        table = stacked(*(labelled_table(step, self._labelled_inputs(step, step.examples)) for step in labelled))
-        new = stacked(*(new_partner_table(step, self._new_partner_inputs(step)) for step in labelled))
+        # The oldest first: of large graphs the features of the newest ones stay, which a calibration reads again.
+        tables = [
+            (
+                labelled_table(step, self._labelled_inputs(step, step.examples)),
+                new_partner_table(step, self._new_partner_inputs(step)),
+            )
+            for step in reversed(labelled)
+        ]
+        table, new = (stacked(*reversed(own)) for own in zip(*tables, strict=True))
         key = digest_of(table), digest_of(new), self.seed, directed, ranked
         fitted = _FITTED.pop(key, None)  # another thread may take it at the same time, and then fits an equal one
         fitted = fitted or _fitted(table, new, self.seed, directed=directed, ranked=ranked)
@@ -144,16 +163,19 @@ class Forecaster:
         return self._with_vectors(table_PF, graph, source_P, target_P, directed=directed)
 
     def _labelled_inputs(self, step: LabelledStep, pairs: LinkExamples | NewPartners) -> NDArray[np.floating]:
-        source_P, target_P, tables = pairs.source_P, pairs.target_P, _TABLES.setdefault(step, {})
-        if type(pairs) not in tables:
-            features = _link_features(step.before)
-            tables[type(pairs)] = (features.directed if step.directed else features.undirected)(source_P, target_P)
-        return self._with_vectors(tables[type(pairs)], step.before, source_P, target_P, directed=step.directed)
+        def table_of(graph: PreparedGraph) -> Score:
+            features = _link_features(graph)
+            return features.directed if step.directed else features.undirected
+
+        table_PF = known_inputs(_TABLES, step.before, pairs, table_of)
+        return self._with_vectors(table_PF, step.before, pairs.source_P, pairs.target_P, directed=step.directed)
 
     def _new_partner_inputs(self, step: LabelledStep) -> NDArray[np.floating]:
         pairs, directed = step.new_partners, step.directed
-        ends = pairs.source_P, pairs.target_P
-        recent_P2 = recent_activity(_link_features(step.before), *ends, directed=directed)
+        recent_P2 = np.empty((0, 2), dtype=np.float32)
+        if len(pairs.node_P):  # none on a large graph, whose features may be gone
+            features = _link_features(step.before)
+            recent_P2 = recent_activity(features, pairs.source_P, pairs.target_P, directed=directed)
         return with_products(self._labelled_inputs(step, pairs), recent_P2, directed=directed)
 
     def _with_vectors(
@@ -190,27 +212,33 @@ class ForecasterScore:
             logit_P[order_B] = self.fitted.logits(self._inputs(source_B, target_B), self._recent(source_B, target_B))
         return expit(logit_P)
 
-    def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
-        """Write the inputs that raise the score of each pair most in words, the strongest first.
+    def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> pl.Series:
+        """Write the inputs that raise the score of each pair most in words, a list [P] each, the strongest first.
 
         These are the inputs with the largest positive part in the log-odds of the linear head: slope x (value - mean of
         the labelled pairs). `dyformer.scoring.reasons` has the words.
         """
         linear = next(head for head in self.fitted.heads if isinstance(head, LinearHead))
         names_F = [*names(self.fitted.directed), *vector_scores.names(self.fitted.directed)]
-        words_F2 = [[reason(name, is_large=is_large) for is_large in (False, True)] for name in names_F]
-        reasons_P: list[list[str]] = [[] for _ in source_P]
+        words = [*(reason(name, is_large=is_large) for name in names_F for is_large in (False, True)), None]
+        word_PK = np.empty((len(source_P), NUM_REASONS), dtype=np.int64)
         for order_B in _link_features(self.graph).blocks(source_P, target_P, BLOCK_PAIRS):
             inputs_BF = self._inputs(source_P[order_B], target_P[order_B])
-            part_BF = (inputs_BF - linear.mean_F) * linear.slope_F  # NaN, a missing input, is sorted last
-            best_BK = np.argsort(-part_BF, axis=1, kind="stable")[:, :NUM_REASONS]
-            raises_BK = np.take_along_axis(part_BF, best_BK, axis=1) > 0
-            is_large_BK = np.take_along_axis(inputs_BF, best_BK, axis=1) > linear.mean_F[best_BK]
-            rows = zip(order_B.tolist(), best_BK.tolist(), is_large_BK.tolist(), raises_BK.tolist(), strict=True)
-            for position, *columns in rows:
-                ranked = zip(*columns, strict=True)
-                reasons_P[position] = [words_F2[best][is_large] for best, is_large, raises in ranked if raises]
-        return reasons_P
+            part_BF = (inputs_BF - linear.mean_F) * linear.slope_F
+            part_BF[~(part_BF > 0)] = 0  # a missing input, NaN, is no reason
+            row_B = np.arange(len(part_BF))
+            for k in range(NUM_REASONS):
+                best_B = part_BF.argmax(axis=1)
+                is_large_B = inputs_BF[row_B, best_B] > linear.mean_F[best_B]
+                word_PK[order_B, k] = np.where(part_BF[row_B, best_B] > 0, 2 * best_B + is_large_B, len(words) - 1)
+                part_BF[row_B, best_B] = 0
+        return (
+            pl.Series(words, dtype=pl.String)
+            .gather(word_PK.ravel())
+            .reshape(word_PK.shape)
+            .arr.to_list()
+            .list.drop_nulls()
+        )
 
     def _recent(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float32] | None:
         if self.fitted.new_partners is None:
@@ -238,6 +266,10 @@ def _prepared_vectors(graph: PreparedGraph, vectors_ND: NDArray[np.floating]) ->
 
 
 def _link_features(graph: PreparedGraph) -> LinkFeatures:
-    if graph not in _FEATURES:
-        _FEATURES[graph] = prepare_link_features(graph.history)
-    return _FEATURES[graph]
+    features = _FEATURES.get(graph)
+    if features is None:
+        large = [known for known in list(_FEATURES) if len(known.history.node_N) > MAX_NODES]
+        for oldest in large[: -(NUM_LARGE - 1)]:
+            _FEATURES.pop(oldest, None)
+        features = _FEATURES[graph] = prepare_link_features(graph.history, pair_features(graph))
+    return features

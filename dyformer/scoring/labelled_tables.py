@@ -4,7 +4,7 @@ P pairs    F inputs
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.sampling.pairs import first_half
+from dyformer.sampling.pairs import LinkExamples, NewPartners, first_half
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
-# All methods of a trial read the same graphs and pairs; an entry goes when its graph or labelled step goes.
+Inputs = WeakKeyDictionary[PreparedGraph, WeakKeyDictionary[LinkExamples | NewPartners, NDArray[np.floating]]]
+"""Tables of inputs [P, F] by the graph that they are read from and the pairs."""
+
+# All methods of a trial read the same graphs and pairs; an entry goes when its graph or its pairs go.
 _FEATURES: WeakKeyDictionary[PreparedGraph, PairFeatures] = WeakKeyDictionary()
-_INPUTS: WeakKeyDictionary[LabelledStep, NDArray[np.float64]] = WeakKeyDictionary()
+_INPUTS: Inputs = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +91,21 @@ def new_partner_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> La
 
 def labelled_pair_features(step: LabelledStep) -> LabelledTable:
     """Put the pairs of a step in a table with their pair features, which are read from the steps before it."""
-    if step not in _INPUTS:
-        _INPUTS[step] = pair_features(step.before).table(step.examples.source_P, step.examples.target_P)
-    return labelled_table(step, _INPUTS[step])
+    table_PF = known_inputs(_INPUTS, step.before, step.examples, lambda graph: pair_features(graph).table)
+    return labelled_table(step, table_PF)
+
+
+def known_inputs(
+    known: Inputs,
+    graph: PreparedGraph,
+    pairs: LinkExamples | NewPartners,
+    table_of: Callable[[PreparedGraph], Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.floating]]],
+) -> NDArray[np.floating]:
+    """Give the inputs [P, F] of pairs as of a graph, made once for all who read the same objects."""
+    own = known.setdefault(graph, WeakKeyDictionary())
+    if (table_PF := own.get(pairs)) is None:
+        table_PF = own[pairs] = table_of(graph)(pairs.source_P, pairs.target_P)
+    return table_PF
 
 
 def _rows(table: LabelledTable, is_wanted_P: NDArray[np.bool_]) -> LabelledTable:

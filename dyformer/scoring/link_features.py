@@ -53,7 +53,6 @@ from dyformer.scoring.pair_features import (
     check_known,
     edge_degree,
     feature_columns,
-    find_edges,
     prepare_pair_features,
 )
 
@@ -98,7 +97,7 @@ class LinkFeatures:
     """Summary of a history to compute features of any pair from; its size depends on edges and nodes alone."""
 
     pairs: PairFeatures
-    edge_M: NDArray[np.int64]  # edge of each slot of the union's matrix
+    edge_M: NDArray[np.int32]  # edge of each slot of the union's matrix
     step_M: NDArray[np.float64]  # S in the same slots
     contacts_DC: NDArray[np.float32]  # CONTACTS of both directions of edge after edge, then of pairs without contact
     ends_NF: NDArray[np.float32]  # SIDES of each node
@@ -230,15 +229,18 @@ class LinkFeatures:
         return np.linalg.norm(self.factors.left_NK, axis=1), np.linalg.norm(self.factors.right_NK, axis=1)
 
 
-def prepare_link_features(history: DynamicGraph) -> LinkFeatures:
+def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = None) -> LinkFeatures:
     """Summarise a history (all steps before the predicted one) for the features of any pair.
 
-    Raises ValueError where the history was read without its interactions.
+    `pairs` is its summary by `prepare_pair_features`, where there is one already. Raises ValueError where the history
+    was read without its interactions.
     """
-    pairs = prepare_pair_features(history)
+    from dyformer.graphs.kernels.paths import edge_slots  # late, as numba is slow to import
+
+    pairs = pairs or prepare_pair_features(history)
     contacts = count_contacts(history, pairs.edges)
     row_M = np.repeat(np.arange(pairs.edges.num_nodes), np.diff(pairs.union.indptr))
-    edge_M = find_edges(pairs.edges, row_M, pairs.union.indices.astype(np.int64))
+    edge_M = edge_slots(pairs.union.indptr, pairs.edges.source_E, pairs.edges.target_E)
     return LinkFeatures(
         pairs=pairs,
         edge_M=edge_M,
@@ -252,7 +254,7 @@ def prepare_link_features(history: DynamicGraph) -> LinkFeatures:
 
 
 def _steps(
-    pairs: PairFeatures, contacts: Contacts, row_M: NDArray[np.int64], edge_M: NDArray[np.int64]
+    pairs: PairFeatures, contacts: Contacts, row_M: NDArray[np.int64], edge_M: NDArray[np.int32]
 ) -> NDArray[np.float64]:
     """Give the slots of S = D^-1/2 W D^-1/2."""
     contacts_E = contacts.decayed_HED[-1].sum(axis=1)
@@ -263,7 +265,7 @@ def _steps(
 
 
 def _smoothed(
-    pairs: PairFeatures, lasting_E: NDArray[np.float64], row_M: NDArray[np.int64], edge_M: NDArray[np.int64]
+    pairs: PairFeatures, lasting_E: NDArray[np.float64], row_M: NDArray[np.int64], edge_M: NDArray[np.int32]
 ) -> sparse.csr_array:
     """Give (D + 0.3 m)^-1/2 W (D + 0.3 m)^-1/2 of the long-lasting contacts, in the slots of the union."""
     value_E, union = np.log1p(lasting_E), pairs.union

@@ -40,12 +40,20 @@ class UnionEdges:
 
     num_nodes: int
     num_steps: int
-    source_E: NDArray[np.int64]
-    target_E: NDArray[np.int64]
-    key_E: NDArray[np.int64]
-    count_E: NDArray[np.float64]  # number of snapshots with the pair
+    key_E: NDArray[np.int64]  # source * num_nodes + target
+    count_E: NDArray[np.float32]  # number of snapshots with the pair
     decayed_E: NDArray[np.float64]  # sum of 0.5^age over the snapshots with the pair, age 0 in the newest one
-    last_step_E: NDArray[np.int64]  # newest step with the pair
+    last_step_E: NDArray[np.int32]  # newest step with the pair
+
+    @property
+    def source_E(self) -> NDArray[np.int64]:
+        """The lower end of each edge."""
+        return self.key_E // self.num_nodes
+
+    @property
+    def target_E(self) -> NDArray[np.int64]:
+        """The higher end of each edge."""
+        return self.key_E % self.num_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +106,15 @@ def union_edges(history: DynamicGraph) -> UnionEdges:
     """Merge the snapshots of a history into its distinct pairs."""
     num_nodes = history.snapshots[-1].num_nodes
     keys = [pair_keys(num_nodes, snapshot.source_E, snapshot.target_E) for snapshot in history.snapshots]
-    step_X = np.repeat([snapshot.step for snapshot in history.snapshots], [len(key) for key in keys])
+    step_X = np.repeat([snapshot.step for snapshot in history.snapshots], [len(key) for key in keys]).astype(np.int32)
     key_E, edge_X = np.unique(np.concatenate(keys), return_inverse=True)
-    last_step_E = np.zeros(len(key_E), dtype=np.int64)
+    last_step_E = np.zeros(len(key_E), dtype=np.int32)
     np.maximum.at(last_step_E, edge_X, step_X)
     return UnionEdges(
         num_nodes=num_nodes,
         num_steps=history.num_steps,
-        source_E=key_E // num_nodes,
-        target_E=key_E % num_nodes,
         key_E=key_E,
-        count_E=np.bincount(edge_X, minlength=len(key_E)).astype(np.float64),
+        count_E=np.bincount(edge_X, minlength=len(key_E)).astype(np.float32),
         decayed_E=np.bincount(edge_X, 0.5 ** (history.num_steps - step_X), len(key_E)).astype(np.float64),
         last_step_E=last_step_E,
     )

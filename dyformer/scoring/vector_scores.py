@@ -111,7 +111,7 @@ class VectorScores:
 
 def prepare_vectors(vectors_ND: NDArray[np.floating], history: DynamicGraph) -> VectorScores:
     """Average the vectors of each node's partners in a history, all steps before the predicted one."""
-    vectors_ND = vectors_ND.astype(np.float32)
+    vectors_ND = vectors_ND.astype(np.float32, copy=False)
     means = (partner_fractions(history, half_life) @ vectors_ND for half_life in HALF_LIVES)
     return VectorScores(own=_node_vectors(vectors_ND), means=tuple(map(_node_vectors, means)))
 

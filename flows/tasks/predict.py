@@ -23,6 +23,7 @@ from dyformer.sampling.pairs import node_batches
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster
 from dyformer.scoring.vector_spaces import align
+from flows import parallel
 from flows.console import ongoing
 from flows.parallel import Shared, fixed_ranges, made_of_ranges, uses_cluster
 from flows.tasks.made import made, plan
@@ -38,7 +39,8 @@ from storage.layout import FORECAST
 if TYPE_CHECKING:
     from dyformer.training.stages import NodeVectors
 
-LARGER = 4  # times as many nodes in a range of forecasts: those that share a busy partner share the walks from it
+LARGER = (4, 64)  # at least and at most so many times as many nodes in a range of forecasts
+NUM_LARGER = 4  # ranges between these: nodes that share a busy partner share the walks from it, which take most time
 
 
 class WrongVectors(ValueError):
@@ -164,9 +166,14 @@ def write_forecasts(
         return {**contents, FORECAST: record}
 
     with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
-        made_of_ranges(rank_range, fixed_ranges(opened.num_nodes(step), times=LARGER), shared, named)
+        made_of_ranges(rank_range, forecast_ranges(opened.num_nodes(step)), shared, named)
     _stored_forecast.cache_clear()
     return whole.address
+
+
+def forecast_ranges(num_nodes: int) -> list[range]:
+    """Split the nodes of a forecast: the ranges of a graph of more nodes are larger, up to LARGER."""
+    return fixed_ranges(num_nodes, times=int(np.clip(-(-num_nodes // (NUM_LARGER * parallel.RANGE_NODES)), *LARGER)))
 
 
 def rank_range(values: Mapping[str, Any], nodes: range, num_threads: int) -> pl.DataFrame:

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,7 @@ from dyformer.scoring import heads
 from dyformer.scoring.calibration import fit_calibration
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
 from dyformer.scoring.link_features import names, prepare_link_features
+from dyformer.scoring.pair_features import PairFeatures
 from dyformer.scoring.reasons import reason
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
@@ -125,7 +127,7 @@ def test_reasons_are_the_largest_parts_of_the_linear_head(forecast: Forecast):
     assert isinstance(linear, heads.LinearHead)
     own = Forecaster()
     inputs_PF = own.inputs(forecast.past, source_P, target_P, directed=True)
-    for found, input_F in zip(forecast.score.reasons(source_P, target_P), inputs_PF, strict=True):
+    for found, input_F in zip(forecast.score.reasons(source_P, target_P).to_list(), inputs_PF, strict=True):
         part_F = (input_F - linear.mean_F) * linear.slope_F
         expected = [index for index in np.argsort(-part_F)[:3] if part_F[index] > 0]
         own_names = names(directed=True)
@@ -229,11 +231,11 @@ def test_a_calibration_without_weights_of_so_old_a_step_is_refused_by_name():
 def test_a_step_that_cannot_be_learnt_from_is_left_out_of_the_calibration(monkeypatch: pytest.MonkeyPatch):
     honest, refused = module.sampled_steps, []
 
-    def sampled(past: PreparedGraph, *, seed: int, graphs=None):
+    def sampled(past: PreparedGraph, *, seed: int, known=()):
         if past.until == UNTIL - 1:
             refused.append(past.until)
             raise TooFewLinks("no negative pairs")
-        return honest(past, seed=seed, graphs=graphs)
+        return honest(past, seed=seed, known=known)
 
     monkeypatch.setattr(module, "sampled_steps", sampled)
     forecast = fit_forecast("own", Product(), past_of(), seed=0)
@@ -305,10 +307,13 @@ def test_walks_of_a_busy_end_are_made_once_for_all_of_its_pairs(forecast: Foreca
     num_nodes = len(forecast.past.history.node_N)
     source_P, target_P = np.nonzero(~np.eye(num_nodes, dtype=np.bool_))  # by source, as retrieved pairs come
     assert isinstance(forecast.score, ForecasterScore)
-    expected, reasons = forecast.score(source_P, target_P), forecast.score.reasons(source_P, target_P)
+    expected, reasons = forecast.score(source_P, target_P), forecast.score.reasons(source_P, target_P).to_list()
     monkeypatch.setattr(paths, "weighted_path_sums", walked)
     monkeypatch.setattr("dyformer.scoring.forecaster.BLOCK_PAIRS", len(source_P) // 9)
-    for found, score in ((expected, forecast.score), (reasons, forecast.score.reasons)):
+    for found, score in (
+        (expected, forecast.score),
+        (reasons, lambda *pairs: forecast.score.reasons(*pairs).to_list()),
+    ):
         ends.clear()
         np.testing.assert_array_equal(np.array(score(source_P, target_P), dtype=object), np.array(found, dtype=object))
         assert len(ends) == 10
@@ -318,14 +323,33 @@ def test_walks_of_a_busy_end_are_made_once_for_all_of_its_pairs(forecast: Foreca
 def test_a_step_is_summarised_once_for_the_fit_and_for_the_calibration(monkeypatch: pytest.MonkeyPatch):
     prepare, untils = prepare_link_features, []
 
-    def counted(history: DynamicGraph):
+    def counted(history: DynamicGraph, pairs: PairFeatures):
         untils.append(history.num_steps)
-        return prepare(history)
+        return prepare(history, pairs)
 
     monkeypatch.setattr("dyformer.scoring.forecaster.prepare_link_features", counted)
     found = fit_forecast("Forecaster without vectors", Forecaster(), past_of(), seed=0)
     found.top(2)
     assert sorted(untils) == list(range(2, UNTIL + 1))  # three labelled steps, those of a step earlier, and today
+
+
+def test_of_large_graphs_two_summaries_are_kept_and_none_is_made_twice(monkeypatch: pytest.MonkeyPatch):
+    from dyformer.scoring import forecaster
+
+    for name in ("evaluation.labelled_steps", "scoring.forecaster"):
+        monkeypatch.setattr(f"dyformer.{name}.MAX_NODES", 0)
+    prepare, untils, most = prepare_link_features, [], []
+
+    def counted(history: DynamicGraph, pairs: PairFeatures):
+        untils.append(history.num_steps)
+        most.append(len(forecaster._FEATURES))
+        return prepare(history, pairs)
+
+    monkeypatch.setattr(forecaster, "prepare_link_features", counted)
+    monkeypatch.setattr(forecaster, "_FEATURES", WeakKeyDictionary())
+    fit_forecast("Forecaster without vectors", Forecaster(), past_of(), seed=0).top(2)
+    assert sorted(untils) == list(range(2, UNTIL + 1))
+    assert max(most) == 1  # and the one that is being made
 
 
 def test_only_forecasters_and_baselines_are_stored_and_read():

@@ -57,6 +57,17 @@ def test_forecasts_of_ranges_are_those_of_all_nodes(
     same_rows_and_resumed(monkeypatch, table, "forecasts", predict, "rank_range")
 
 
+def test_forecasts_of_more_nodes_have_larger_ranges():
+    sizes = [
+        [len(rows) for rows in predict.forecast_ranges(number)]
+        for number in (0, 40_000, 70_000, 100_000, 1_000_000, 10**7)
+    ]
+    assert sizes[:2] == [[0], [16_384] * 2 + [7_232]]
+    assert [len(each) for each in sizes[2:5]] == [4, 4, 4]
+    assert max(sizes[4]) < 2 * min(sizes[4])
+    assert set(sizes[5][:-1]) == {262_144}  # their pairs take some 4 GB
+
+
 def test_parts_of_a_gpu_are_never_taken_for_those_of_a_cpu(snapshots: str):
     opened = open_snapshots(snapshots)
     whole = planned(opened.layout, opened.lineage("vectors", until=UNTIL, settings={}))

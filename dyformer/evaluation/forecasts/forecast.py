@@ -6,7 +6,7 @@ method, exactly as the prequential protocol evaluates it: fitted on the labelled
 P pairs    R retrieved pairs    A query nodes
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, NoVectors, Score, Scorer
+from dyformer.embedder import Embedder, LabelledStep, NoVectors, Score, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import NUM_LABELLED_STEPS
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
@@ -86,11 +86,26 @@ class Forecast:
         retrieved = self.retrieved(query_A)
         retrieved = retrieved.rows(np.logical_or.reduce([_of_kind(retrieved, kind) for kind in kinds]))
         score_R = self.score(*ordered(self.past.history, retrieved))
-        wanted: dict[Links, NDArray[np.bool_]] = {kind: _of_kind(retrieved, kind) for kind in kinds}
-        return {kind: self._best(retrieved.rows(own_R), score_R[own_R], k) for kind, own_R in wanted.items()}
+        best_of: dict[Links, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for kind in kinds:
+            own_R = np.flatnonzero(_of_kind(retrieved, kind))
+            best_R, rank_R = best_of_nodes(retrieved.node_R[own_R], retrieved.partner_R[own_R], score_R[own_R], k)
+            best_of[kind] = own_R[best_R], rank_R
+        shown_R = np.unique(np.concatenate([best_R for best_R, _ in best_of.values()]))  # a pair may be in two tables
+        reasons = self._reasons(*ordered(self.past.history, retrieved.rows(shown_R)))
+        return {
+            kind: self._table(retrieved, score_R, *best, reasons.gather(np.searchsorted(shown_R, best[0])))
+            for kind, best in best_of.items()
+        }
 
-    def _best(self, retrieved: Retrieved, score_R: NDArray[np.float64], k: int) -> pl.DataFrame:
-        best_R, rank_R = best_of_nodes(retrieved.node_R, retrieved.partner_R, score_R, k)
+    def _table(
+        self,
+        retrieved: Retrieved,
+        score_R: NDArray[np.float64],
+        best_R: NDArray[np.int64],
+        rank_R: NDArray[np.int64],
+        reasons: pl.Series,
+    ) -> pl.DataFrame:
         best = retrieved.rows(best_R)
         columns = {
             "node": best.node_R,
@@ -100,7 +115,7 @@ class Forecast:
             "score": score_R[best_R],
             "linked_before": best.linked_R,
             "evidence": evidence(num_partners(self.past.history.snapshots)[best.node_R]),
-            "reasons": self._reasons(*ordered(self.past.history, best)),
+            "reasons": reasons,
         }
         return pl.DataFrame(columns, schema=FORECAST_SCHEMA)
 
@@ -108,9 +123,9 @@ class Forecast:
         """Give the pairs of stage 1."""
         return retrieved_pairs(self.past, self.retrieval, query_A, self.candidates_of)
 
-    def _reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
+    def _reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> pl.Series:
         if not isinstance(self.score, ForecasterScore):
-            return [[] for _ in source_P]
+            return pl.Series([[]], dtype=FORECAST_SCHEMA["reasons"]).new_from_index(0, len(source_P))
         return self.score.reasons(source_P, target_P)
 
 
@@ -133,8 +148,7 @@ def fit_forecast(
     sampled = sampled_steps(past, seed=seed)
     labelled = with_retrieved(past, sampled, seed=seed)
     score = published_score(name, method, past, labelled, seed)
-    graphs = {step.before.until: step.before for step in sampled}  # their features are the most expensive part
-    calibration, calibration_step = _calibration(name, method, past, graphs, seed, candidates_of)
+    calibration, calibration_step = _calibration(name, method, past, sampled, seed, candidates_of)
     return Forecast(
         past=past,
         score=score,
@@ -149,17 +163,21 @@ def _calibration(
     name: str,
     method: Embedder | Scorer,
     past: PreparedGraph,
-    graphs: Mapping[int, PreparedGraph],
+    known: Sequence[LabelledStep],
     seed: int,
     candidates_of: CandidatesOf | None,
 ) -> tuple[Calibration, int]:
-    """Calibrate on the newest step in which some retrieved pair is linked; give that step, too."""
+    """Calibrate on the newest step in which some retrieved pair is linked; give that step, too.
+
+    The labelled steps of the forecast are `known`, because the features of their graphs are the most expensive part.
+    """
+    graphs = {step.before.until: step.before for step in known}
     for step in range(past.until, max(past.until - NUM_LABELLED_STEPS, 2), -1):
         if not has_labelled_steps(past.history, step):
             continue
         before = graphs.get(step - 1) or prepare_graph(past.history, until=step - 1, config=past.config)
         try:
-            sampled = sampled_steps(before, seed=seed, graphs=graphs)
+            sampled = sampled_steps(before, seed=seed, known=known)
         except TooFewLinks:  # links of a past step, and too few negative pairs
             continue
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]

@@ -63,6 +63,20 @@ def _clear(indptr_N1, neighbor_M, node, num_walks, is_neighbor_N, walk_N):
 
 
 @njit(nogil=True, cache=True)
+def edge_slots(indptr_N1, source_E, target_E):
+    """Give the edge [M] of each slot of a symmetric matrix whose rows are sorted.
+
+    The edges are sorted, and source < target: a node's edges to lower nodes come before those to higher ones.
+    """
+    edge_M, next_N = np.empty(2 * len(source_E), dtype=np.int32), indptr_N1[:-1].copy()
+    for edge in range(len(source_E)):
+        for node in (source_E[edge], target_E[edge]):
+            edge_M[next_N[node]] = edge
+            next_N[node] += 1
+    return edge_M
+
+
+@njit(nogil=True, cache=True)
 def weighted_path_sums(indptr_N1, neighbor_M, edge_M, value_M, degree_N, weight_N, pair_2P):
     """Give the edge of each pair (-1: none), and `[5, P]` sums over the walks between its ends.
 
