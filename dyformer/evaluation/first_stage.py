@@ -22,6 +22,7 @@ CandidatesOf = Callable[[PreparedGraph, NDArray[np.int64] | None], Pairs]
 
 MAX_RETRIEVED = 2_000_000  # pairs of all nodes; scoring a million takes ten seconds or so
 NUM_RETRIEVED = (100, 400)  # at least and at most so many new partners of a node, and so many past ones
+FEWEST_OF_LARGE = 30  # at least so many on a graph with more than MAX_NODES nodes
 
 
 def fit_retrieval(labelled: Sequence[LabelledStep]) -> LinkDecoder:
@@ -39,10 +40,11 @@ def retrieved_pairs(
     """Give the pairs of stage 1 of all nodes, or of `query_A`."""
     num_nodes = past.history.snapshots[-1].num_nodes
     side_N = past.history.side_N[:num_nodes]
-    given = None
-    if num_nodes > MAX_NODES and candidates_of is not None:
-        given = candidates_of(past, query_A)
-    k = int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), *NUM_RETRIEVED))
+    given, (fewest, most) = None, NUM_RETRIEVED
+    if num_nodes > MAX_NODES:
+        fewest = FEWEST_OF_LARGE
+        given = None if candidates_of is None else candidates_of(past, query_A)
+    k = int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most))
     return retrieve(pair_features(past), retrieval, side_N, k=k, candidates=given, query_A=query_A)
 
 

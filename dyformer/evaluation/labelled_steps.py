@@ -62,11 +62,13 @@ def sampled_steps(
     *,
     seed: int,
     examples_of: ExamplesOf | None = None,
-    num_steps: int = NUM_LABELLED_STEPS,
+    num_steps: int | None = None,
     known: Sequence[LabelledStep] = (),
 ) -> tuple[LabelledStep, ...]:
     """Give labelled pairs of up to `num_steps` newest steps of a history, with weights 1, 1/2, 1/4 and so on.
 
+    By default these are NUM_LABELLED_STEPS steps. On a graph with more than MAX_NODES nodes it is the newest of them
+    that has enough pairs, because each step needs a summary of its own of all steps before it (docs/experiments.md).
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
     from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
     fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. `known` are
@@ -74,7 +76,8 @@ def sampled_steps(
     once for all who read the same objects. Raises TooFewLinks where no step is left.
     """
     labelled, step_of = [], {step.before.until: step for step in known}
-    for age in range(min(num_steps, past.until - 1)):
+    most = NUM_LABELLED_STEPS if num_steps is None else num_steps
+    for age in range(min(most, past.until - 1)):
         until = past.until - 1 - age
         if until in step_of:
             before, examples = step_of[until].before, step_of[until].examples
@@ -84,9 +87,11 @@ def sampled_steps(
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
             labelled.append(LabelledStep(before=before, examples=examples, **about))
+            if num_steps is None and len(past.history.node_N) > MAX_NODES:
+                break
     if not labelled:
         raise TooFewLinks(
-            f"none of the newest {num_steps} steps up to {past.until} has {MIN_LABELLED} links between nodes known"
+            f"none of the newest {most} steps up to {past.until} has {MIN_LABELLED} links between nodes known"
             f" before it: too few labelled pairs to learn from; evaluate a later step, or choose longer windows"
         )
     return tuple(labelled)

@@ -29,6 +29,7 @@ from dyformer.scoring.heads import (
 from dyformer.scoring.labelled_tables import (
     Inputs,
     LabelledTable,
+    PairTable,
     digest_of,
     known_inputs,
     labelled_table,
@@ -49,7 +50,7 @@ SEEN = names(directed=True).index("seen")  # in tables of pairs without directio
 NUM_REASONS = 3
 BLOCK_PAIRS = 1 << 18
 
-NUM_LARGE = 2  # graphs of more than MAX_NODES nodes whose features a process keeps: 1.5 GB each for 10M edges
+NUM_LARGE = 2  # graphs of more than MAX_NODES nodes whose features a process keeps: that of the fit and one before it
 NUM_FITTED = 8  # forecasters that a process keeps, each of some hundred kilobytes
 
 _FEATURES: WeakKeyDictionary[PreparedGraph, LinkFeatures] = WeakKeyDictionary()
@@ -137,15 +138,14 @@ class Forecaster:
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
         """Fit the heads on all labelled pairs, or return what was fitted on equal ones. Raises like `fit_pairs`."""
         directed, ranked = labelled[0].directed, labelled[0].ranked
-        # The oldest first: of large graphs the features of the newest ones stay, which a calibration reads again.
         tables = [
             (
                 labelled_table(step, self._labelled_inputs(step, step.examples)),
                 new_partner_table(step, self._new_partner_inputs(step)),
             )
-            for step in reversed(labelled)
+            for step in labelled
         ]
-        table, new = (stacked(*reversed(own)) for own in zip(*tables, strict=True))
+        table, new = (stacked(*own) for own in zip(*tables, strict=True))
         key = digest_of(table), digest_of(new), self.seed, directed, ranked
         fitted = _FITTED.pop(key, None)  # another thread may take it at the same time, and then fits an equal one
         fitted = fitted or _fitted(table, new, self.seed, directed=directed, ranked=ranked)
@@ -163,7 +163,7 @@ class Forecaster:
         return self._with_vectors(table_PF, graph, source_P, target_P, directed=directed)
 
     def _labelled_inputs(self, step: LabelledStep, pairs: LinkExamples | NewPartners) -> NDArray[np.floating]:
-        def table_of(graph: PreparedGraph) -> Score:
+        def table_of(graph: PreparedGraph) -> PairTable:
             features = _link_features(graph)
             return features.directed if step.directed else features.undirected
 

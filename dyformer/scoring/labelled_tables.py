@@ -16,6 +16,9 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.pairs import LinkExamples, NewPartners, first_half
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
+PairTable = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.floating]]
+"""Sources `[P]` and targets `[P]` -> inputs `[P, F]`."""
+
 Inputs = WeakKeyDictionary[PreparedGraph, WeakKeyDictionary[LinkExamples | NewPartners, NDArray[np.floating]]]
 """Tables of inputs [P, F] by the graph that they are read from and the pairs."""
 
@@ -99,7 +102,7 @@ def known_inputs(
     known: Inputs,
     graph: PreparedGraph,
     pairs: LinkExamples | NewPartners,
-    table_of: Callable[[PreparedGraph], Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.floating]]],
+    table_of: Callable[[PreparedGraph], PairTable],
 ) -> NDArray[np.floating]:
     """Give the inputs [P, F] of pairs as of a graph, made once for all who read the same objects."""
     own = known.setdefault(graph, WeakKeyDictionary())

@@ -10,6 +10,7 @@ from ranked_logs import growing_log
 
 import dyformer.evaluation.forecasts.forecast as module
 from dyformer.embedder import Embed, LabelledStep, NoVectors, Score
+from dyformer.evaluation import first_stage
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_from, forecast_record
@@ -134,6 +135,14 @@ def test_reasons_are_the_largest_parts_of_the_linear_head(forecast: Forecast):
         assert found == [
             reason(own_names[index], is_large=bool(input_F[index] > linear.mean_F[index])) for index in expected
         ]
+
+
+def test_every_table_has_the_reasons_of_its_own_pairs(forecast: Forecast):
+    assert isinstance(forecast.score, ForecasterScore)
+    for table in forecast.tables(3, ("all", "new", "repeat")).values():
+        expected = forecast.score.reasons(table["node"].to_numpy(), table["partner"].to_numpy())
+        assert table["reasons"].to_list() == expected.to_list()
+        assert len({tuple(reasons) for reasons in expected.to_list()}) > 1
 
 
 def test_ranks_follow_the_score_and_probabilities_rise_with_it(forecast: Forecast):
@@ -307,12 +316,13 @@ def test_walks_of_a_busy_end_are_made_once_for_all_of_its_pairs(forecast: Foreca
     num_nodes = len(forecast.past.history.node_N)
     source_P, target_P = np.nonzero(~np.eye(num_nodes, dtype=np.bool_))  # by source, as retrieved pairs come
     assert isinstance(forecast.score, ForecasterScore)
-    expected, reasons = forecast.score(source_P, target_P), forecast.score.reasons(source_P, target_P).to_list()
+    reasons_of = forecast.score.reasons
+    expected, reasons = forecast.score(source_P, target_P), reasons_of(source_P, target_P).to_list()
     monkeypatch.setattr(paths, "weighted_path_sums", walked)
     monkeypatch.setattr("dyformer.scoring.forecaster.BLOCK_PAIRS", len(source_P) // 9)
     for found, score in (
         (expected, forecast.score),
-        (reasons, lambda *pairs: forecast.score.reasons(*pairs).to_list()),
+        (reasons, lambda *pairs: reasons_of(*pairs).to_list()),
     ):
         ends.clear()
         np.testing.assert_array_equal(np.array(score(source_P, target_P), dtype=object), np.array(found, dtype=object))
@@ -333,7 +343,7 @@ def test_a_step_is_summarised_once_for_the_fit_and_for_the_calibration(monkeypat
     assert sorted(untils) == list(range(2, UNTIL + 1))  # three labelled steps, those of a step earlier, and today
 
 
-def test_of_large_graphs_two_summaries_are_kept_and_none_is_made_twice(monkeypatch: pytest.MonkeyPatch):
+def test_of_large_graphs_two_summaries_stay_and_none_is_repeated(monkeypatch: pytest.MonkeyPatch):
     from dyformer.scoring import forecaster
 
     for name in ("evaluation.labelled_steps", "scoring.forecaster"):
@@ -348,8 +358,32 @@ def test_of_large_graphs_two_summaries_are_kept_and_none_is_made_twice(monkeypat
     monkeypatch.setattr(forecaster, "prepare_link_features", counted)
     monkeypatch.setattr(forecaster, "_FEATURES", WeakKeyDictionary())
     fit_forecast("Forecaster without vectors", Forecaster(), past_of(), seed=0).top(2)
-    assert sorted(untils) == list(range(2, UNTIL + 1))
+    assert untils == [UNTIL - 1, UNTIL - 2, UNTIL]  # the labelled step, that of the calibration, and today
     assert max(most) == 1  # and the one that is being made
+
+
+def test_fewer_pairs_are_retrieved_on_a_large_graph(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):
+    nums = []
+    monkeypatch.setattr(first_stage, "retrieve", lambda *_, k, **__: nums.append(k))
+    num_nodes = forecast.past.history.snapshots[-1].num_nodes
+    for max_nodes, max_retrieved in ((num_nodes, 1), (num_nodes - 1, 1), (num_nodes - 1, 35 * num_nodes)):
+        monkeypatch.setattr(first_stage, "MAX_NODES", max_nodes)
+        monkeypatch.setattr(first_stage, "MAX_RETRIEVED", max_retrieved)
+        retrieved_pairs(forecast.past, forecast.retrieval)
+    assert nums == [100, 30, 35]
+
+
+def test_on_a_large_graph_the_newest_step_is_labelled_alone(monkeypatch: pytest.MonkeyPatch):
+    every = sampled_steps(past_of(), seed=0)
+    assert [step.before.until for step in every] == [UNTIL - 1, UNTIL - 2, UNTIL - 3]
+    monkeypatch.setattr("dyformer.evaluation.labelled_steps.MAX_NODES", len(past_of().history.node_N) - 1)
+    [newest] = sampled_steps(past_of(), seed=0)
+    assert newest.before.until == UNTIL - 1
+    for name in vars(newest.examples):
+        np.testing.assert_array_equal(getattr(newest.examples, name), getattr(every[0].examples, name))
+    assert len(sampled_steps(past_of(), seed=0, num_steps=2)) == 2
+    monkeypatch.setattr("dyformer.evaluation.labelled_steps.MAX_NODES", len(past_of().history.node_N))
+    assert len(sampled_steps(past_of(), seed=0)) == 3
 
 
 def test_only_forecasters_and_baselines_are_stored_and_read():

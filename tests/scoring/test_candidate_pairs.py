@@ -86,7 +86,7 @@ def candidates(
     nodes: pl.Series | None = None,
 ) -> pl.DataFrame:
     """Call the product's function with the edges and PageRank scores of tables."""
-    num_nodes = 1 + max(int(frame.max_horizontal().max() or 0) for frame in (edges, scores.select("node", "neighbor")))
+    num_nodes = 1 + max(int(frame.to_numpy().max(initial=0)) for frame in (edges, scores.select("node", "neighbor")))
     adjacency_NN = np.zeros((num_nodes, num_nodes))
     for source, target in edges.iter_rows():
         adjacency_NN[source, target] = adjacency_NN[target, source] = 1

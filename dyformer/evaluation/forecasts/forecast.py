@@ -91,10 +91,10 @@ class Forecast:
             own_R = np.flatnonzero(_of_kind(retrieved, kind))
             best_R, rank_R = best_of_nodes(retrieved.node_R[own_R], retrieved.partner_R[own_R], score_R[own_R], k)
             best_of[kind] = own_R[best_R], rank_R
-        shown_R = np.unique(np.concatenate([best_R for best_R, _ in best_of.values()]))  # a pair may be in two tables
-        reasons = self._reasons(*ordered(self.past.history, retrieved.rows(shown_R)))
+        listed_R = np.unique(np.concatenate([best_R for best_R, _ in best_of.values()]))  # a pair may be in two tables
+        reasons = self._reasons(*ordered(self.past.history, retrieved.rows(listed_R)))
         return {
-            kind: self._table(retrieved, score_R, *best, reasons.gather(np.searchsorted(shown_R, best[0])))
+            kind: self._table(retrieved, score_R, *best, reasons.gather(np.searchsorted(listed_R, best[0])))
             for kind, best in best_of.items()
         }
 
