@@ -124,29 +124,29 @@ class LinkFeatures:
     ) -> Iterator[NDArray[np.int64]]:
         """Yield the positions [B] of up to `num_pairs` pairs at a time, because features of many take much memory.
 
-        Pairs of one busy end follow each other: the walks from it are expensive, and each block makes them anew. Raises
-        ValueError for a node that is not in the history.
+        Pairs that are walked from one end follow each other: the walks are expensive, and each block makes them anew.
+        Raises ValueError for a node that is not in the history.
         """
         check_known(self.pairs.edges.num_nodes, source_P, target_P)
-        many_P, _ = busier_end_first(self.pairs.degree_N, source_P, target_P)
-        order_P = np.argsort(many_P, kind="stable")
-        for first in range(0, len(order_P), num_pairs):
-            yield order_P[first : first + num_pairs]
+        return _blocks(self.pairs.walked_ends(source_P, target_P)[0], num_pairs)
 
     def _table(
         self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
     ) -> NDArray[np.float32]:
         table_PF = np.empty((len(source_P), len(names(directed))), dtype=np.float32)
-        for order_B in self.blocks(source_P, target_P, BLOCK_PAIRS):
-            table_PF[order_B] = self._block(source_P[order_B], target_P[order_B], directed=directed)
+        check_known(self.pairs.edges.num_nodes, source_P, target_P)
+        walked_2P = np.stack(self.pairs.walked_ends(source_P, target_P))
+        for order_B in _blocks(walked_2P[0], BLOCK_PAIRS):
+            ends = source_P[order_B], target_P[order_B]
+            table_PF[order_B] = self._block(*ends, walked_2P[:, order_B], directed=directed)
         return table_PF
 
     def _block(
-        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], *, directed: bool
+        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], walked_2B: NDArray[np.int64], *, directed: bool
     ) -> NDArray[np.float32]:
         # Filling one array is a third faster than stacking columns.
         block_BF = np.empty((len(source_B), len(names(directed))), dtype=np.float32)
-        edge_B, symmetric = self._without_direction(source_B, target_B)
+        edge_B, symmetric = self._without_direction(source_B, target_B, walked_2B)
         for column, value_B in enumerate(symmetric):
             block_BF[:, column] = value_B
         there_BF, back_BF = np.split(block_BF[:, len(symmetric) :], 2, axis=1)
@@ -159,9 +159,9 @@ class LinkFeatures:
         return block_BF
 
     def _without_direction(
-        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64]
+        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], walked_2B: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], list[NDArray[np.float64]]]:
-        """Give the edge of each pair (-1: none) and the columns of SYMMETRIC; busy ends must be adjacent."""
+        """Give the edge of each pair (-1: none) and the columns of SYMMETRIC; equal first ends must be adjacent."""
         from dyformer.graphs.kernels.paths import weighted_path_sums  # late, as numba is slow to import
 
         degree_N, union = self.pairs.degree_N, self.pairs.union
@@ -173,7 +173,7 @@ class LinkFeatures:
             self.step_M,
             degree_N,
             adamic_adar_weight(degree_N),
-            np.stack([many_B, few_B]),
+            walked_2B,
         )
         l3_B = sums_5B[2] / np.sqrt(np.maximum(degree_N[many_B] * degree_N[few_B], 1))
         columns = feature_columns(self.pairs, source_B, target_B, edge_B, (sums_5B[0], sums_5B[1], l3_B))
@@ -227,6 +227,12 @@ class LinkFeatures:
     @cached_property
     def _lengths(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         return np.linalg.norm(self.factors.left_NK, axis=1), np.linalg.norm(self.factors.right_NK, axis=1)
+
+
+def _blocks(first_P: NDArray[np.int64], num_pairs: int) -> Iterator[NDArray[np.int64]]:
+    order_P = np.argsort(first_P, kind="stable")
+    for first in range(0, len(order_P), num_pairs):
+        yield order_P[first : first + num_pairs]
 
 
 def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = None) -> LinkFeatures:

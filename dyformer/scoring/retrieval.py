@@ -15,7 +15,6 @@ from dyformer.scoring.decoder import LinkDecoder, logit, slopes
 from dyformer.scoring.pair_features import (
     PairFeatures,
     adamic_adar_weight,
-    busier_end_first,
     check_known,
     find_edges,
 )
@@ -171,8 +170,8 @@ def _admissible(candidates: Pairs, side_N: NDArray[np.int8], is_query_N: NDArray
 
 
 def _best_of_pairs(features: PairFeatures, decoder: LinkDecoder, pairs: Pairs, k: int) -> Retrieved:
-    # Pairs of one busy end go together, because its walks are expensive.
-    order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
+    # Pairs that are walked from one end go together, because the walks are expensive.
+    order_P = np.argsort(features.walked_ends(*pairs)[0], kind="stable")
     logit_P = np.empty(len(order_P))
     for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):
         logit_P[block_P] = logit(decoder, features.table(pairs[0][block_P], pairs[1][block_P]))

@@ -248,6 +248,17 @@ def test_features_of_a_pair_do_not_depend_on_the_other_pairs(monkeypatch: pytest
     np.testing.assert_array_equal(features.directed(source_P[:99], target_P[:99]), together[:99])
 
 
+def test_features_of_a_large_graph_are_the_same_wherever_walks_start(monkeypatch: pytest.MonkeyPatch):
+    features = prepare_link_features(graph_of(random_rows(80, 300, seed=2)))
+    source_P, target_P = (end_P[::97] for end_P in ordered_pairs(80))
+    monkeypatch.setattr(link_features, "BLOCK_PAIRS", 20)
+    expected = features.directed(source_P, target_P)
+    busy_P, _ = features.pairs.walked_ends(source_P, target_P)
+    monkeypatch.setattr("dyformer.scoring.pair_features.CHOSEN_FROM", 0)
+    assert (features.pairs.walked_ends(source_P, target_P)[0] != busy_P).any()
+    np.testing.assert_allclose(features.directed(source_P, target_P), expected, rtol=1e-6)
+
+
 def test_relabelling_nodes_permutes_the_features_alone():
     generator = np.random.default_rng(3)
     steps: list[Edges] = []
