@@ -78,7 +78,7 @@ test-stack: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile --no-loadscope-reorder tests/stack
 
 test-ray: install
-	$(BIN)/python -m pytest -m ray tests/cluster
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/cluster
 
 screenshots: install
 	DYFORMER_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m stack tests/stack/test_pages.py
