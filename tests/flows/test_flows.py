@@ -59,8 +59,11 @@ def command(*arguments: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def store(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def store(
+    server: str, empty_database: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("whole")
+    empty_database(folder / "store" / "mlflow.db")
     with pytest.MonkeyPatch.context() as environment:  # only these names: the S3 server sets others meanwhile
         environment.setenv("DYFORMER_STORAGE", str(folder / "store"))
         environment.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")
@@ -223,34 +226,6 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
     assert "mylog v1 step 12" in capsys.readouterr().err
 
 
-def test_another_evaluation_of_the_same_training_replaces_the_one_before(run: Run, store: Path):
-    """As after late rows of the newest step, or by another rule of promotion."""
-    import mlflow
-
-    rows, summary = read_report(newest_report("mylog"))
-    tracked, tracker = run["tracking"], open_tracker(Layout.from_environment())
-    client = mlflow.MlflowClient(tracked["tracker"])
-
-    def track(rows: pl.DataFrame, promotion: dict[str, Any]) -> dict[str, float]:
-        outcome = track_run(tracker, rows, {**summary, "promotion": promotion})
-        assert (outcome["run"], outcome["model_version"]) == (tracked["run"], tracked["model_version"])
-        return client.get_run(tracked["run"]).data.metrics
-
-    before = client.get_run(tracked["run"]).data.metrics
-    changed = track(
-        rows.with_columns(pl.col("value") / 2), {**summary["promotion"], "difference": [0.1, 0.2, 0.3], "level": 0.75}
-    )
-    halved = {
-        name: value / 2
-        for name, value in before.items()
-        if name in ("test/auc", "test/mrr", "baseline/mrr/L3", "published/calibration_error")
-    }
-    assert len(halved) == 4
-    assert {name: changed[name] for name in halved} == pytest.approx(halved)
-    assert (changed["promotion/difference"], changed["promotion/level"]) == (0.2, 0.75)
-    assert track(rows, summary["promotion"]) == before
-
-
 def test_reliability_of_the_published_method_is_that_of_a_forecast_of_the_newest_step(run: Run, store: Path):
     import mlflow
 
@@ -297,6 +272,35 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     assert Path(found).read_text() == page
     assert command("report", "other") == 1
     assert "no events of 'other'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_plots")  # the plots of the run are tested above
+def test_another_evaluation_of_the_same_training_replaces_the_one_before(run: Run, store: Path):
+    """As after late rows of the newest step, or by another rule of promotion."""
+    import mlflow
+
+    rows, summary = read_report(newest_report("mylog"))
+    tracked, tracker = run["tracking"], open_tracker(Layout.from_environment())
+    client = mlflow.MlflowClient(tracked["tracker"])
+
+    def track(rows: pl.DataFrame, promotion: dict[str, Any]) -> dict[str, float]:
+        outcome = track_run(tracker, rows, {**summary, "promotion": promotion})
+        assert (outcome["run"], outcome["model_version"]) == (tracked["run"], tracked["model_version"])
+        return client.get_run(tracked["run"]).data.metrics
+
+    before = client.get_run(tracked["run"]).data.metrics
+    changed = track(
+        rows.with_columns(pl.col("value") / 2), {**summary["promotion"], "difference": [0.1, 0.2, 0.3], "level": 0.75}
+    )
+    halved = {
+        name: value / 2
+        for name, value in before.items()
+        if name in ("test/auc", "test/mrr", "baseline/mrr/L3", "published/calibration_error")
+    }
+    assert len(halved) == 4
+    assert {name: changed[name] for name in halved} == pytest.approx(halved)
+    assert (changed["promotion/difference"], changed["promotion/level"]) == (0.2, 0.75)
+    assert track(rows, summary["promotion"]) == before
 
 
 def test_a_rerun_prints_the_verdict_and_then_the_ranking_and_the_papers_tables(
@@ -361,7 +365,7 @@ assert not {"torch", "sklearn", "dyformer.experiments.methods"} & {*loaded, *sys
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.usefixtures("run")
+@pytest.mark.usefixtures("run", "no_plots")
 def test_a_store_that_was_moved_reports_and_publishes_from_its_new_root(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -424,6 +428,7 @@ def test_flows_write_their_table_and_summary_to_prefect(run: Run):
     assert [name for name in once if tasks.count(name) != 1] == []
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_benchmark_writes_one_row_for_each_metric(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
     report = store.parent / "benchmark.json"
     assert command("benchmark", "mylog", "--steps", "11-12", *SETTINGS, "--json", str(report)) == 0
@@ -496,6 +501,7 @@ def test_live_update_benchmark_ranks_the_links_of_each_week(run: Run, store: Pat
     assert "methods that score pairs" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_forecasts_that_a_repair_removed_are_made_again_by_the_next_run(
     run: Run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -528,7 +534,7 @@ def few_methods() -> Iterator[None]:
     METHODS.update(every)
 
 
-@pytest.mark.usefixtures("few_methods")  # addresses are tested, not methods
+@pytest.mark.usefixtures("few_methods", "no_plots")  # addresses are tested, not methods
 def test_a_whole_run_lives_in_an_object_store(
     server: str,
     s3_bucket: str,

@@ -14,7 +14,6 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 import flows.retrain as retraining
 from dyformer.evaluation import promotion
@@ -66,7 +65,7 @@ ROWS_A_DAY = 60
 
 
 @pytest.fixture
-def trainings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def trainings(monkeypatch: pytest.MonkeyPatch, no_plots: None) -> Iterator[list[int]]:
     """Call tasks without a server, leave few methods, draw nothing; list the steps until which models are trained."""
     counted: list[int] = []
     finetune = train.finetune
@@ -81,17 +80,12 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             monkeypatch.setattr(retraining, name, task.fn)
     for name in ("show_first", "show_report", "show_tables"):
         monkeypatch.setattr(retraining, name, lambda *given: None)
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: _touch(file))
     every = dict(METHODS)
     for title in METHODS.keys() - set(METHODS_USED):
         del METHODS[title]
     yield counted
     METHODS.clear()
     METHODS.update(every)
-
-
-def _touch(file: Any) -> None:
-    Path(file).write_bytes(b"plot") if isinstance(file, str | Path) else file.write(b"plot")
 
 
 @pytest.fixture
