@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dyformer.model.config import InitialWeights, ModelConfig, ModelSizes
 from dyformer.sampling.subgraphs import SubgraphBatch
+
+PADDING_BIAS = -1e4
+"""Bias of padding: its weight is 0 beside any real node, and 1 / K among padding, where minus infinity gives NaN."""
 
 
 class TemporalConnectionEncoding(nn.Module):
@@ -111,17 +115,21 @@ class AttentionBias(nn.Module):
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
         """Give the bias `[H, G, C]`."""
-        code_SH, shape = self.spatial(), batch.distance_GC.shape
+        code_SH, distance_GC = self.spatial(), batch.distance_GC
+        if batch.is_padded:
+            distance_GC = distance_GC.clamp(max=len(code_SH) - 1)
         if not self.has_distances:
             code_SH = torch.zeros_like(code_SH)
         if self.has_connections:
             absent_H, delta_TH = self.temporal(batch.visible_T)
-            bias_HP = distance_bias(code_SH + absent_H, batch.distance_GC.flatten())
-            pair_A = batch.edge_target_A * shape[1] + batch.edge_context_A
+            bias_HP = distance_bias(code_SH + absent_H, distance_GC.flatten())
+            if batch.is_padded:
+                delta_TH = functional.pad(delta_TH, (0, 0, 0, 1))  # no difference for the lag of padding
+            pair_A = batch.edge_target_A * distance_GC.shape[1] + batch.edge_context_A
             bias_HP = add_connections(bias_HP, delta_TH, pair_A, batch.edge_lag_A)
         else:
-            bias_HP = distance_bias(code_SH, batch.distance_GC.flatten())
-        bias_HGC = bias_HP.unflatten(1, shape)
-        return (
-            bias_HGC if self.max_hops is None else bias_HGC.masked_fill(batch.distance_GC > self.max_hops, -torch.inf)
-        )
+            bias_HP = distance_bias(code_SH, distance_GC.flatten())
+        bias_HGC = bias_HP.unflatten(1, distance_GC.shape)
+        if self.max_hops is not None:
+            bias_HGC = bias_HGC.masked_fill(distance_GC > self.max_hops, -torch.inf)
+        return bias_HGC.masked_fill(batch.is_padding_GC(), PADDING_BIAS) if batch.is_padded else bias_HGC

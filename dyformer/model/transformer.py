@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from dyformer.model.attention import attention, spans_of
 from dyformer.model.config import InitialWeights, ModelConfig, ModelSizes, PairScore, Precision
+from dyformer.model.cuda_graphs import Recordings, replayed
 from dyformer.model.encodings import AttentionBias
-from dyformer.sampling.subgraphs import SubgraphBatch
+from dyformer.sampling.subgraphs import SubgraphBatch, padded_batches
 
 LEVELS = 1 << 16  # a fraction is rounded to a multiple of 1 / LEVELS
 LINK_SCALE = 5.0  # scores start between -LINK_SCALE and LINK_SCALE, because vectors have about unit length
@@ -148,18 +149,17 @@ class NodeInput(nn.Module):
                 nn.Linear(self.structure_width, self.structure_width),
             )
 
-    def forward(self, node_B: Tensor, feature_BF: Tensor, ids: "IdRows | None" = None) -> tuple[Tensor, Tensor]:
-        """Give the nodes' structural rows `[B, S]` and their id embeddings `[B, O]`."""
-        return self.structure(feature_BF), self.id_embedding(node_B, ids)
-
     def id_embedding(self, node_B: Tensor, ids: "IdRows | None" = None) -> Tensor:
-        """Give id embeddings `[B, O]`, with zeros for dropped nodes in training and for untrained ones afterwards."""
+        """Give id embeddings `[B, O]`, with zeros for dropped nodes in training and for untrained ones afterwards.
+
+        Negative nodes are padding.
+        """
         if not self.id_width:
             return torch.zeros(node_B.shape[0], 0, device=node_B.device)
         if not self.training:
             return self.id_NO[node_B] * self.trained_N[node_B, None]
-        ids = self.ids(node_B.unique()) if ids is None else ids
-        is_used_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
+        ids = self.ids(node_B[node_B >= 0].unique()) if ids is None else ids
+        is_used_B = (torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout) & (node_B >= 0)
         self.mark_trained(node_B, is_used_B)
         return ids.row_UO.index_select(0, ids.index(node_B)) * is_used_B[:, None]
 
@@ -295,6 +295,7 @@ class DyFormer(nn.Module):
         self.id_link = LinkScore(config.id_width, config.pair_score)
         self.temporal = TemporalDecoder(sizes.num_lags, config)
         self.view = nn.Linear(config.width, config.width)  # predicts one view from the other, for normalised views
+        self.recordings: Recordings = {}  # of a GPU's kernels
 
     def forward(self, batch: SubgraphBatch, ids: IdRows | None = None) -> Tensor:
         """Give the vectors `[G, D]` of the targets."""
@@ -306,39 +307,60 @@ class DyFormer(nn.Module):
         In a normalised one the id embedding replaces the last O columns of H_tgt, because pre-training fits it to the
         node's links. Batches do not depend on each other; with two towers all have a context, or none has.
         """
-        precision = mixed_precision(self.node_N.device, self.gpu_precision)  # first, because it counts for all below
-        nodes, features, targets = _rows(batches, by_batch=self.has_one_tower)
-        structure_BS, id_BO = self.inputs(torch.cat(nodes), torch.cat(features), ids)
+        mixed_precision(self.node_N.device, self.gpu_precision)  # first, because it counts for all below
+        nodes = _rows([(batch.target_G, batch.context_C) for batch in batches], by_batch=self.has_one_tower)
+        id_BO = self.inputs.id_embedding(torch.cat(nodes), ids)
+        if not all(batch.is_padded for batch in batches):
+            return self._vectors(batches, id_BO)
+        inputs = [id_BO, *(tensor for batch in batches for tensor in batch.tensors())]
+        if id_BO.is_cuda:
+            mode = self.training, torch.are_deterministic_algorithms_enabled()
+            all_GD = replayed(self.recordings, self._of_tensors, self.parameters(), inputs, mode)
+        else:
+            all_GD = self._of_tensors(*inputs)
+        return tuple(vector_GD[: batch.num_targets] for vector_GD, batch in zip(all_GD, batches, strict=True))
+
+    def _of_tensors(self, id_BO: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Give the vectors of padded batches, whose tensors follow each other."""
+        return self._vectors(padded_batches(tensors), id_BO)
+
+    def _vectors(self, batches: Sequence[SubgraphBatch], id_BO: Tensor) -> tuple[Tensor, ...]:
+        features = _rows(
+            [(batch.target_feature_GF, batch.context_feature_CF) for batch in batches], by_batch=self.has_one_tower
+        )
+        structure_BS = self.inputs.structure(torch.cat(features))
         row_BD = torch.cat([structure_BS, id_BO], dim=1)
         biases = [self.bias(batch) for batch in batches]
         *layers, last = self.layers
-        with precision:
+        with mixed_precision(self.node_N.device, self.gpu_precision):
             for layer in layers:
                 row_BD = layer(row_BD, biases)
             assert isinstance(last, TwoTowerLayer)
             # No later layer reads the context.
             row_BD = last(row_BD, biases) if self.has_one_tower else last.targets(row_BD, biases)
+        targets = _target_rows(batches, by_batch=self.has_one_tower)
         if self.norm is None:
             return tuple(row_BD[rows] for rows in targets)
         width = structure_BS.shape[1]
         return tuple(torch.cat([self.norm(row_BD[rows, :width]), id_BO[rows]], dim=1) for rows in targets)
 
 
-def _rows(batches: Sequence[SubgraphBatch], *, by_batch: bool) -> tuple[list[Tensor], list[Tensor], list[slice]]:
-    """Give the nodes and features of all rows in their order, and the rows of each batch's targets.
+def _rows(parts: Sequence[tuple[Tensor, Tensor]], *, by_batch: bool) -> list[Tensor]:
+    """Put the rows of targets and of context of each batch in their order.
 
     All targets come first and then all contexts; or, `by_batch`, the targets and the context of each batch in turn.
     """
-    targets = [(batch.target_G, batch.target_feature_GF) for batch in batches]
-    contexts = [(batch.context_C, batch.context_feature_CF) for batch in batches]
-    for batch in batches:
-        sizes = len(batch.target_G), len(batch.context_C)
-        assert tuple(batch.distance_GC.shape) == ((sum(sizes),) * 2 if by_batch else sizes)
     if by_batch:
-        parts = [part for both in zip(targets, contexts, strict=True) for part in both]
-        spans = list(spans_of([len(node_B) for node_B, _ in parts]))[::2]
-    else:
-        assert len({len(batch.context_C) > 0 for batch in batches}) == 1
-        parts, spans = targets + contexts, spans_of([len(node_G) for node_G, _ in targets])
-    nodes, features = zip(*parts, strict=True)
-    return list(nodes), list(features), list(spans)
+        return [rows for both in parts for rows in both]
+    assert len({len(context) > 0 for _, context in parts}) == 1
+    return [*(targets for targets, _ in parts), *(context for _, context in parts)]
+
+
+def _target_rows(batches: Sequence[SubgraphBatch], *, by_batch: bool) -> list[slice]:
+    """Give the rows of each batch's targets."""
+    sizes = [(len(batch.target_G), len(batch.context_C)) for batch in batches]
+    for batch, size in zip(batches, sizes, strict=True):
+        assert tuple(batch.distance_GC.shape) == ((sum(size),) * 2 if by_batch else size)
+    if by_batch:
+        return spans_of([number for size in sizes for number in size])[::2]
+    return spans_of([num_targets for num_targets, _ in sizes])

@@ -6,7 +6,7 @@ K known nodes, or pairs with an edge in some step
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from threading import Condition
 from typing import TypeVar
@@ -26,6 +26,7 @@ from dyformer.sampling.subgraphs import (
     as_of_graph,
     make_batch,
     make_two_views,
+    padded,
     with_each_tensor,
 )
 
@@ -162,6 +163,13 @@ class PairBatch:
     def to(self, device: torch.device) -> "PairBatch":
         """Copy to a device, asynchronously from pinned memory."""
         return with_each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+    def padded(self, sizes: PairSizes) -> "PairBatch":
+        """Give its subgraphs the sizes of the largest ones."""
+        subgraphs = [self.subgraph] if self.second_view is None else [self.subgraph, self.second_view]
+        num_targets, num_context = sizes.num_targets, sizes.num_context or sizes.num_targets
+        first, *second = padded(subgraphs, num_targets=num_targets, num_context=num_context)
+        return replace(self, subgraph=first, second_view=second[0] if second else None)
 
     def pinned(self) -> "PairBatch":
         """Copy to pinned memory, from which a GPU copies asynchronously."""

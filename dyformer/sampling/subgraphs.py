@@ -5,7 +5,7 @@ E connected target-context pairs    T lags (0 = the step `until`)    F node feat
 A edges of these pairs, one for each lag with an edge    K words of 64 lags with an edge    U nodes of two contexts
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
@@ -47,10 +48,75 @@ class SubgraphBatch:
     edge_context_A: Tensor  # position of the pair's context node
     edge_lag_A: Tensor  # visible lag at which the pair has the edge
     visible_T: Tensor  # bool: the lag lies in the history and is not hidden
+    num_targets: int | None = None  # of a padded batch, the targets that are not padding
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the batch has the sizes of a padded one, whether or not it has padding."""
+        return self.num_targets is not None
+
+    def is_padding_GC(self) -> Tensor:
+        """Mark the pairs `[G, C]` of which a node is padding."""
+        return self.distance_GC == PADDING[1]
+
+    def tensors(self) -> list[Tensor]:
+        """List the tensors in the order of the fields."""
+        return [value for value in vars(self).values() if isinstance(value, Tensor)]
 
     def to(self, device: torch.device) -> "SubgraphBatch":
         """Copy to a device."""
         return with_each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+PADDING = -1, 255
+"""Node number and distance code of padding."""
+FEWEST_CONNECTIONS = 1024  # room for connections in a padded batch; more where needed, in powers of two
+
+
+def padded(batches: Sequence[SubgraphBatch], *, num_targets: int, num_context: int) -> list[SubgraphBatch]:
+    """Give batches of fixed sizes, for which a GPU replays its kernels; no real node attends to padding.
+
+    Batches without context stay as they are. Connections of padding have lag T, which makes no difference.
+    """
+    if not all(len(batch.context_C) for batch in batches):
+        return list(batches)
+    sizes = [(len(batch.target_G), len(batch.context_C), len(batch.edge_lag_A)) for batch in batches]
+    targets, context, connections = (max(each) for each in zip(*sizes, strict=True))
+    connections = max(FEWEST_CONNECTIONS, 1 << (connections - 1).bit_length())
+    return [_padded(batch, max(num_targets, targets), max(num_context, context), connections) for batch in batches]
+
+
+def _padded(batch: SubgraphBatch, num_targets: int, num_context: int, num_connections: int) -> SubgraphBatch:
+    sizes = len(batch.target_G), len(batch.context_C)
+    place_G, place_C = torch.arange(sizes[0]), torch.arange(sizes[1])
+    shape = (num_targets, num_context)
+    if batch.distance_GC.shape != sizes:  # all pairs: the context stands after the padding of targets
+        place_G = place_C = torch.cat([place_G, num_targets + place_C])
+        shape = (sum(shape), sum(shape))
+    node, far = PADDING
+    distance_GC = batch.distance_GC.new_full(shape, far)
+    distance_GC[place_G[:, None], place_C] = batch.distance_GC
+    targets, context = num_targets - sizes[0], num_context - sizes[1]
+    connections = num_connections - len(batch.edge_lag_A)
+    return SubgraphBatch(
+        target_G=pad(batch.target_G, (0, targets), value=node),
+        context_C=pad(batch.context_C, (0, context), value=node),
+        target_feature_GF=pad(batch.target_feature_GF, (0, 0, 0, targets)),
+        context_feature_CF=pad(batch.context_feature_CF, (0, 0, 0, context)),
+        distance_GC=distance_GC,
+        edge_target_A=pad(place_G[batch.edge_target_A], (0, connections)),
+        edge_context_A=pad(place_C[batch.edge_context_A], (0, connections)),
+        edge_lag_A=pad(batch.edge_lag_A, (0, connections), value=len(batch.visible_T)),
+        visible_T=batch.visible_T,
+        num_targets=sizes[0],
+    )
+
+
+def padded_batches(tensors: Sequence[Tensor]) -> list[SubgraphBatch]:
+    """Give padded batches from the tensors of each, one after the other; all their targets count."""
+    names = [field.name for field in fields(SubgraphBatch) if field.name != "num_targets"]
+    parts = (tensors[start : start + len(names)] for start in range(0, len(tensors), len(names)))
+    return [SubgraphBatch(**dict(zip(names, part, strict=True)), num_targets=len(part[0])) for part in parts]
 
 
 def with_each_tensor(record: Any, change: Callable[[Tensor], Tensor]) -> Any:

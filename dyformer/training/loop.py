@@ -234,7 +234,7 @@ def jobs(stage: Stage, tasks: Sequence[LinkTask], epoch: int, *, held_out: bool,
     def job(task: LinkTask, stream: int) -> PairBatch:
         generator = stage.generator(epoch, stream)
         batch = stage.source.batch(task, generator, held_out=held_out, two_views=two_views)
-        return batch.pinned() if stage.device.type == "cuda" else batch
+        return batch.padded(stage.source.sizes).pinned() if stage.device.type == "cuda" else batch
 
     return [partial(job, task, stream) for stream, task in enumerate(tasks, start=FIRST_BATCH)]
 
@@ -259,6 +259,8 @@ def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]
             with seeded(seeds[index], [stage.device] if stage.device.type == "cuda" else []):
                 losses = stage.loss(state.model, batch.to(stage.device))
             own[index] = state.optimizer.gradients(losses["loss"])
+            if per_step > 1 and stage.device.type == "cuda":  # the next batch's are written to the same memory
+                own[index] = [None if gradient is None else gradient.clone() for gradient in own[index]]
             batch_losses.append({name: value.detach() for name, value in losses.items()})
         of_step = [rank.gradients(own.get(index), state.optimizer.weights, index) for index in indices]
         state.optimizer.step(mean_gradients(of_step))

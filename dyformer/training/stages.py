@@ -38,6 +38,7 @@ from dyformer.sampling.subgraphs import (
     make_batch,
     num_features,
     num_lags,
+    padded,
     with_each_tensor,
 )
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
@@ -265,24 +266,25 @@ class NodeVectors:
 
     def of(self, batches: Sequence[NDArray[np.int64]], num_threads: int) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors `[G, D]` of each of some batches, which background threads make, or with 0 this one."""
-        all_pairs = self.config.towers == "one"
-        make = partial(make_batch, self.graph, num_context=self.config.num_context, all_pairs=all_pairs)
         is_gpu = self.device.type == "cuda"
-        jobs = [partial(_made, make, target_G, pinned=is_gpu) for target_G in batches]
+        jobs = [partial(self._for_gpu if is_gpu else self._made, target_G) for target_G in batches]
         with closing(loaded(jobs, num_threads=num_threads, num_ahead=2 * num_threads)) as made:
             vectors = (self._embedded(batch) for batch in made)
             yield from read_behind(vectors) if is_gpu else (vector_GD.numpy() for vector_GD in vectors)
 
+    def _made(self, target_G: NDArray[np.int64]) -> SubgraphBatch:
+        all_pairs = self.config.towers == "one"
+        return make_batch(self.graph, target_G, num_context=self.config.num_context, all_pairs=all_pairs)
+
+    def _for_gpu(self, target_G: NDArray[np.int64]) -> SubgraphBatch:
+        num_targets = self.config.num_targets
+        sizes = {"num_targets": num_targets, "num_context": self.config.num_context or num_targets}
+        (batch,) = padded([self._made(target_G)], **sizes)
+        return with_each_tensor(batch, Tensor.pin_memory)
+
     def _embedded(self, batch: SubgraphBatch) -> Tensor:
         with fixed_order(self.device), torch.no_grad():
             return self.model(batch.to(self.device))
-
-
-def _made(
-    make: Callable[[NDArray[np.int64]], SubgraphBatch], target_G: NDArray[np.int64], *, pinned: bool
-) -> SubgraphBatch:
-    batch = make(target_G)
-    return with_each_tensor(batch, Tensor.pin_memory) if pinned else batch
 
 
 def read_behind(vectors: Iterator[Tensor]) -> Iterator[NDArray[np.float32]]:

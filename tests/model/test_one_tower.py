@@ -62,7 +62,8 @@ def batch_of(graph: PreparedGraph) -> SubgraphBatch:
 def dense_vectors(model: DyFormer, batch: SubgraphBatch) -> Tensor:
     """Every node attends to every node of the batch, by torch's attention."""
     node_B = torch.cat([batch.target_G, batch.context_C])
-    structure_BS, id_BO = model.inputs(node_B, torch.cat([batch.target_feature_GF, batch.context_feature_CF]))
+    structure_BS = model.inputs.structure(torch.cat([batch.target_feature_GF, batch.context_feature_CF]))
+    id_BO = model.inputs.id_embedding(node_B)
     row_BD, bias_HBB = torch.cat([structure_BS, id_BO], dim=1), model.bias(batch)
     for layer in model.layers:
         assert isinstance(layer, TwoTowerLayer)

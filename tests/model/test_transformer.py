@@ -180,8 +180,13 @@ def test_model_is_its_input_its_layers_and_a_norm():
     model.inputs.trained_N.fill_(True)
     id_GO = model.inputs.id_embedding(batch.target_G)
     assert id_GO.shape == (3, 1)
-    target_GD = torch.cat(model.inputs(batch.target_G, batch.target_feature_GF), dim=1)
-    context_CD = torch.cat(model.inputs(batch.context_C, batch.context_feature_CF), dim=1)
+    target_GD, context_CD = (
+        torch.cat([model.inputs.structure(feature_BF), model.inputs.id_embedding(node_B)], dim=1)
+        for node_B, feature_BF in (
+            (batch.target_G, batch.target_feature_GF),
+            (batch.context_C, batch.context_feature_CF),
+        )
+    )
     bias = plain_bias(model.bias, batch)
     for layer in model.layers:
         assert isinstance(layer, TwoTowerLayer)
@@ -297,14 +302,18 @@ def test_nodes_without_context_get_finite_and_distinct_vectors():
 def test_id_embedding_of_a_never_trained_node_is_zero(inputs):
     node_input = NodeInput(replace(CONFIG, inputs=inputs), SIZES)
     feature_BF = torch.randn(2, 3)
-    node_input(torch.tensor([4, 5]), feature_BF)  # in training mode: nodes 4 and 5 count as trained
+    node_input.id_embedding(torch.tensor([4, 5]))  # in training mode: nodes 4 and 5 count as trained
     node_input.eval()
-    known_structure_BS, known_id_BO = node_input(torch.tensor([4, 5]), feature_BF)
-    new_structure_BS, new_id_BO = node_input(torch.tensor([0, 8]), feature_BF)
-    assert new_id_BO.abs().sum() == 0
-    assert (known_id_BO.abs().sum() > 0) == ("id" in inputs)
-    assert torch.equal(known_structure_BS, new_structure_BS)
-    assert (new_structure_BS.abs().sum() > 0) == ("structure" in inputs)
+    assert node_input.id_embedding(torch.tensor([0, 8])).abs().sum() == 0
+    assert (node_input.id_embedding(torch.tensor([4, 5])).abs().sum() > 0) == ("id" in inputs)
+    assert (node_input.structure(feature_BF).abs().sum() > 0) == ("structure" in inputs)
+
+
+def test_padding_is_never_marked_as_trained_and_the_last_node_stays_untrained():
+    node_input = NodeInput(replace(CONFIG, id_dropout=0.0), SIZES)
+    row_BO = node_input.id_embedding(torch.tensor([4, -1, 5, -1]))
+    assert node_input.trained_N.nonzero().flatten().tolist() == [4, 5]
+    assert row_BO[[1, 3]].abs().sum() == 0 < row_BO[[0, 2]].abs().sum()
 
 
 def test_dropped_id_is_that_of_a_never_trained_node():

@@ -40,7 +40,7 @@ def batch_of(graph: PreparedGraph, targets: list[int], *, hidden_step: int | Non
 
 
 def same(one: SubgraphBatch, other: SubgraphBatch) -> bool:
-    return all(torch.equal(tensor, vars(other)[name]) for name, tensor in vars(one).items())
+    return all(torch.equal(*pair) for pair in zip(one.tensors(), other.tensors(), strict=True))
 
 
 def test_context_is_as_large_as_the_targets_unless_its_size_is_given():

@@ -60,7 +60,8 @@ def test_a_training_step_waits_for_no_result(stage: str, inputs, per_step: int, 
     is_first = isinstance(config, PretrainConfig)
     tasks = (reconstruction_tasks(5, 3, hidden=True) if is_first else forecast_tasks(5))[-3:]
     source = pair_source(GRAPH, model_config, config, seed=0)
-    batches = list(source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=is_first))
+    drawn = source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=is_first)
+    batches = [batch.padded(source.sizes) for batch in drawn]
     model = started_model(GRAPH, model_config, None, seed=0)
     optimizer = Optimizer(model, config)
     with Waits() as waits:

@@ -166,7 +166,7 @@ def inputs_of(case: AuditCase, trial: RankingTrial, probes: Pairs) -> Results:
     found = {
         **history_of(past),
         "link features": [features.directed(*probes), recent_activity(features, *probes, directed=True)],
-        "subgraphs": [tensor.numpy() for tensor in vars(batch).values()],
+        "subgraphs": [tensor.numpy() for tensor in batch.tensors()],
         "ranking queries": _values(case.queries(trial.graph, until)),
     }
     for age, step in enumerate(trial.labelled):
