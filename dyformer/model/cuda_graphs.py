@@ -15,9 +15,15 @@ import torch
 from torch import Tensor
 
 WARM_UP = 3  # calls before a recording, in which libraries choose their kernels and take their memory
+CUDA_GRAPHS = "DYFORMER_CUDA_GRAPHS"
 _ONE_AT_A_TIME = threading.Lock()
 Function = Callable[..., tuple[Tensor, ...]]
 Recordings = dict[Hashable, "Recording"]
+
+
+def are_recorded() -> bool:
+    """Whether kernels are recorded: unless DYFORMER_CUDA_GRAPHS is off."""
+    return os.environ.get(CUDA_GRAPHS) != "off"
 
 
 def replayed(
@@ -31,7 +37,7 @@ def replayed(
 
     With DYFORMER_CUDA_GRAPHS=off the function is called, with the same result. Raises RecordingFailed.
     """
-    if os.environ.get("DYFORMER_CUDA_GRAPHS", "on") == "off":
+    if not are_recorded():
         return function(*inputs)
     with_gradients = torch.is_grad_enabled()
     key = with_gradients, mode, *((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in inputs)
@@ -42,7 +48,7 @@ def replayed(
         except RuntimeError as error:
             raise RecordingFailed(
                 f"the kernels of the GPU could not be recorded ({str(error).partition(chr(10))[0]}): set "
-                "DYFORMER_CUDA_GRAPHS=off and start again; the result is the same and takes two or three times as long"
+                f"{CUDA_GRAPHS}=off and start again; the result is the same and takes two or three times as long"
             ) from error
     recording = recordings[key]
     if not with_gradients:

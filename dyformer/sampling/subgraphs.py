@@ -88,14 +88,14 @@ def padded(batches: Sequence[SubgraphBatch], *, num_targets: int, num_context: i
 
 def _padded(batch: SubgraphBatch, num_targets: int, num_context: int, num_connections: int) -> SubgraphBatch:
     sizes = len(batch.target_G), len(batch.context_C)
-    place_G, place_C = torch.arange(sizes[0]), torch.arange(sizes[1])
+    row_G, column_C = torch.arange(sizes[0]), torch.arange(sizes[1])
     shape = (num_targets, num_context)
     if batch.distance_GC.shape != sizes:  # all pairs: the context stands after the padding of targets
-        place_G = place_C = torch.cat([place_G, num_targets + place_C])
+        row_G = column_C = torch.cat([row_G, num_targets + column_C])
         shape = (sum(shape), sum(shape))
     node, far = PADDING
     distance_GC = batch.distance_GC.new_full(shape, far)
-    distance_GC[place_G[:, None], place_C] = batch.distance_GC
+    distance_GC[row_G[:, None], column_C] = batch.distance_GC
     targets, context = num_targets - sizes[0], num_context - sizes[1]
     connections = num_connections - len(batch.edge_lag_A)
     return SubgraphBatch(
@@ -104,8 +104,8 @@ def _padded(batch: SubgraphBatch, num_targets: int, num_context: int, num_connec
         target_feature_GF=pad(batch.target_feature_GF, (0, 0, 0, targets)),
         context_feature_CF=pad(batch.context_feature_CF, (0, 0, 0, context)),
         distance_GC=distance_GC,
-        edge_target_A=pad(place_G[batch.edge_target_A], (0, connections)),
-        edge_context_A=pad(place_C[batch.edge_context_A], (0, connections)),
+        edge_target_A=pad(row_G[batch.edge_target_A], (0, connections)),
+        edge_context_A=pad(column_C[batch.edge_context_A], (0, connections)),
         edge_lag_A=pad(batch.edge_lag_A, (0, connections), value=len(batch.visible_T)),
         visible_T=batch.visible_T,
         num_targets=sizes[0],

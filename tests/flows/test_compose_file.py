@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dyformer.logs.limits import ReadLimits
+from dyformer.model.cuda_graphs import CUDA_GRAPHS, are_recorded
 from flows.parallel import CLUSTER
 from flows.service.deployments import GPU_POOL, POOL, read_deployments
 from flows.tasks.drift import WEBHOOK
@@ -155,11 +156,13 @@ def test_an_optional_setting_is_empty_by_default_which_is_as_if_it_were_not_set(
         WEBHOOK,
         MEMORY_VARIABLE,
         RANKS,
+        CUDA_GRAPHS,
         *(f"DYFORMER_{field.upper()}" for field in ReadLimits.__dataclass_fields__),
     }
     for name in optional:
         monkeypatch.setenv(name, "")
     assert (limits_from_environment(), memory_bytes(), num_ranks()) == (ReadLimits(), DEFAULT_MEMORY << 20, 1)
+    assert are_recorded()
 
 
 def test_every_command_of_our_image_is_installed(compose: dict[str, Any]) -> None:

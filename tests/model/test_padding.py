@@ -94,7 +94,7 @@ def test_padding_stands_after_the_targets_and_after_the_context(all_pairs: bool)
         num_targets = len(batch.target_G)
         assert (batch.is_padded, wide.is_padded) == (False, True)
         assert wide.num_targets == num_targets
-        assert (wide.target_G.shape, wide.context_C.shape) == ((9,), (6,))  # a batch is never cut
+        assert (wide.target_G.shape, wide.context_C.shape) == ((9,), (6,))
         assert wide.target_G.tolist() == [*batch.target_G.tolist(), *[node] * (9 - num_targets)]
         assert wide.context_C.tolist() == [*batch.context_C.tolist(), node]
         rows = [*range(num_targets), *(range(9, 14) if all_pairs else ())]
@@ -112,6 +112,12 @@ def test_padding_stands_after_the_targets_and_after_the_context(all_pairs: bool)
         ]
         assert torch.equal(wide.context_feature_CF[:5], batch.context_feature_CF)
         assert not wide.context_feature_CF[5:].any()
+
+
+def test_a_batch_larger_than_the_sizes_is_never_cut():
+    batch = make_batch(as_of_graph(GRAPH, until=4), np.arange(9), num_context=5)
+    (wide,) = padded([batch], num_targets=3, num_context=2)
+    assert torch.equal(wide.distance_GC, batch.distance_GC)
 
 
 def test_room_for_connections_doubles_and_is_that_of_the_largest_batch(monkeypatch: pytest.MonkeyPatch):
