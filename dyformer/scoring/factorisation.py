@@ -72,11 +72,14 @@ def spectrum(matrix: sparse.csr_array) -> Spectrum:
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def factorise(matrix: sparse.csr_array) -> Factors:
     """Factorise a matrix [N, N] to rank RANK, or less on a graph of few nodes; equal matrices give equal factors."""
-    both = sparse.block_array([[None, matrix], [matrix.T, None]], format="csr")  # rows, then columns
-    part_N = connected_components(both, directed=False)[1][: len(matrix.indptr) - 1]
-    value_K, left_NK, right_NK = _largest(matrix, part_N, _singular)
+    value_K, left_NK, right_NK = _largest(matrix, _parts_of_rows(matrix), _singular)
     root_K = np.sqrt(value_K)
     return Factors(left_NK=_without_noise(left_NK * root_K), right_NK=_without_noise(right_NK * root_K))
+
+
+def _parts_of_rows(matrix: sparse.csr_array) -> NDArray[np.int32]:
+    both = sparse.block_array([[None, matrix], [matrix.T, None]], format="csr")  # rows, then columns
+    return connected_components(both, directed=False)[1][: len(matrix.indptr) - 1]
 
 
 def _largest(

@@ -247,14 +247,18 @@ def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = No
     contacts = count_contacts(history, pairs.edges)
     row_M = np.repeat(np.arange(pairs.edges.num_nodes), np.diff(pairs.union.indptr))
     edge_M = edge_slots(pairs.union.indptr, pairs.edges.source_E, pairs.edges.target_E)
+    step_M, contacts_DC = _steps(pairs, contacts, row_M, edge_M), _contact_table(pairs, contacts)
+    ends_NF = end_table(history, pairs.edges, contacts, pairs.degree_N)
+    log_contacts, smoothed = _log_contacts(pairs, contacts), _smoothed(pairs, contacts.lasting_E, row_M, edge_M)
+    del contacts, row_M  # the decompositions take the most memory
     return LinkFeatures(
         pairs=pairs,
         edge_M=edge_M,
-        step_M=_steps(pairs, contacts, row_M, edge_M),
-        contacts_DC=_contact_table(pairs, contacts),
-        ends_NF=end_table(history, pairs.edges, contacts, pairs.degree_N),
-        factors=factorise(_log_contacts(pairs, contacts)),
-        smooth=spectrum(_smoothed(pairs, contacts.lasting_E, row_M, edge_M)),
+        step_M=step_M,
+        contacts_DC=contacts_DC,
+        ends_NF=ends_NF,
+        factors=factorise(log_contacts),
+        smooth=spectrum(smoothed),
         group_2N=_groups(history, pairs),
     )
 
@@ -301,10 +305,12 @@ def _contact_table(pairs: PairFeatures, contacts: Contacts) -> NDArray[np.float3
     sent_ED = contacts.sent_HN[-1][np.column_stack([pairs.edges.source_E, pairs.edges.target_E])]
     decayed_ED = contacts.decayed_HED[-1]
     fraction_ED = np.divide(decayed_ED, sent_ED, out=np.zeros_like(decayed_ED), where=sent_ED > 0)
-    columns = [*np.log1p(contacts.decayed_HED), np.log1p(contacts.age_ED), fraction_ED]
-    never_D2 = np.tile([0, 0, 0, np.log1p(pairs.edges.num_steps + 1), 0], (2, 1))
-    # An edge of -1 finds the last two rows.
-    return np.concatenate([np.stack(columns, axis=-1).reshape(-1, len(CONTACTS)), never_D2]).astype(np.float32)
+    table_DC = np.empty((fraction_ED.size + 2, len(CONTACTS)), dtype=np.float32)
+    for column, decayed_ED in enumerate(contacts.decayed_HED):
+        table_DC[:-2, column] = np.log1p(decayed_ED).ravel()
+    table_DC[:-2, -2], table_DC[:-2, -1] = np.log1p(contacts.age_ED).ravel(), fraction_ED.ravel()
+    table_DC[-2:] = [0, 0, 0, np.log1p(pairs.edges.num_steps + 1), 0]  # an edge of -1 finds the last two rows
+    return table_DC
 
 
 def _log_contacts(pairs: PairFeatures, contacts: Contacts) -> sparse.csr_array:

@@ -147,6 +147,9 @@ def test_walks_of_a_large_graph_start_where_they_take_fewer_steps(monkeypatch: p
     monkeypatch.setattr("dyformer.scoring.pair_features.CHOSEN_FROM", len(features.degree_N) - 1)
     assert [end_P.tolist() for end_P in features.walked_ends(*few)] == [[32, 31], [0, 0]]  # 8 and 9 steps, not 30 + 3
     assert (features.walked_ends(*many)[0] == 0).all()  # 30 and 28 steps, not 25 x 6 and more
+    # The 10 walks from 3 are made once for both pairs: 2 x 5 + 10 steps, not 10 + 5 and 11 + 5.
+    assert features.walked_ends(np.array([2]), np.array([3]))[0].tolist() == [2]
+    assert features.walked_ends(np.array([1, 2]), np.array([3, 3]))[0].tolist() == [3, 3]
 
 
 def test_walks_from_the_other_end_have_the_same_sums(monkeypatch: pytest.MonkeyPatch):
