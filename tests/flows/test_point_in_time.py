@@ -99,7 +99,8 @@ def training_pairs(graph: DynamicGraph, until: int) -> bytes:
     parts = []
     for batch in batches:
         for subgraph in (batch.subgraph, batch.second_view):
-            parts += [tensor.numpy().tobytes() for tensor in vars(subgraph).values()]
+            assert subgraph is not None
+            parts += [tensor.numpy().tobytes() for tensor in subgraph.tensors()]
         assert batch.history is not None
         for pairs in (batch.pairs, batch.history):
             parts += [end_P.numpy().tobytes() for end_P in vars(pairs).values()]

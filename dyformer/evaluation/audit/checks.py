@@ -210,11 +210,9 @@ def hidden_step_check(case: AuditCase) -> Check:
             found, expected = (
                 [
                     tensor.numpy()
-                    for tensor in vars(
-                        make_batch(
-                            as_of_graph(graph, until=until, hidden_step=hidden), target_G, num_context=NUM_TARGETS
-                        )
-                    ).values()
+                    for tensor in make_batch(
+                        as_of_graph(graph, until=until, hidden_step=hidden), target_G, num_context=NUM_TARGETS
+                    ).tensors()
                 ]
                 for graph in (other, past)
             )
