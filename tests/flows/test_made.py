@@ -58,7 +58,7 @@ EDITS = {
     "stored weights": ("training/stored_weights.py", "max((until", "min((until", {FITTED, DYFORMER, "report"}),
     "rotation": ("scoring/vector_spaces.py", "MIN_LIFT = ", "MIN_LIFT = 1 + ", {"vectors", "report"}),
     "candidates": (
-        "scoring/candidate_pairs.py", "order by p.degree desc", "order by p.degree",
+        "scoring/kernels/candidates.py", "other >= degree if most_popular", "other <= degree if most_popular",
         {FITTED, DYFORMER, BASELINE, "report"},
     ),
     "forecasts": (
