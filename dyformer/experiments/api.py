@@ -4,7 +4,7 @@ N nodes    D width of a vector    P pairs    A nodes to rank partners for
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -82,6 +82,7 @@ class Model:
     method: str  # whose forecast it is
     vector_ND: NDArray[np.floating] | None = None  # None for a method that scores pairs without vectors
     record: Mapping[str, Any] | None = None  # fitted values as JSON; None for a user's own scorer
+    scorer: Method | None = None  # what scores pairs, where vectors do not
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what `save` stores, because fitted functions cannot be pickled. Raises ValueError."""
@@ -115,14 +116,17 @@ class Model:
             pairs: a frame with the columns source and target, or a sequence of pairs of ids.
 
         Raises:
-            ValueError: a missing column, or ids that the log did not have by the model's step.
+            ValueError: a missing column, ids that the log did not have by the model's step, or an error of your own
+                method.
         """
         check_process()
         frame = _pair_frame(pairs)
         target_side = len(set(self.graph.dynamic.side_N.tolist())) - 1
         source_P = self.graph.numbers_of(frame["source"], side=0)
         target_P = self.graph.numbers_of(frame["target"], side=target_side)
-        ids, probability_P = self.graph.nodes["id"], self.forecast.probability(source_P, target_P)
+        with self._scoring():
+            probability_P = self.forecast.probability(source_P, target_P)
+        ids = self.graph.nodes["id"]
         return pl.DataFrame(
             {"source": ids.gather(source_P), "target": ids.gather(target_P), "probability": probability_P}
         )
@@ -142,7 +146,7 @@ class Model:
             links: "all", "new" (only pairs never linked before), or "repeat".
 
         Raises:
-            ValueError: an unknown id, k below 1, other `links`, or more than 50,000 nodes.
+            ValueError: an unknown id, k below 1, other `links`, more than 50,000 nodes, or an error of your own method.
         """
         check_process()
         k = whole("k", k, least=1)
@@ -154,7 +158,8 @@ class Model:
             )
         wanted = None if ids is None else _id_texts(ids)
         query_A = None if wanted is None else np.unique(self.graph.numbers_of(wanted, side=0))
-        best = self.forecast.top(k, links=links, query_A=query_A)
+        with self._scoring():
+            best = self.forecast.top(k, links=links, query_A=query_A)
         named = self.graph.nodes[best["node"]].with_columns(
             best["rank"],
             *(best[name] for name in FORECAST_COLUMNS),
@@ -164,6 +169,11 @@ class Model:
         )
         order = [*self.graph.nodes.columns, "rank", "partner", *FORECAST_COLUMNS, "method", *VALIDITY]
         return _without_one_side(named.select(order))
+
+    def _scoring(self) -> AbstractContextManager[None]:
+        if self.scorer is None:
+            return nullcontext()
+        return own_errors(self.method, self.scorer, f"step {self.graph.num_steps + 1}")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -392,7 +402,14 @@ def fit(
     if can_store(forecast, named):
         about = {"method": forecaster, "time_unit": graph.time_unit, "window": str(graph.window)}
         record = forecast_record(forecast, named, seed=seed) | about
-    return Model(graph=known, vector_ND=vector_ND, forecast=forecast, method=forecaster, record=record)
+    return Model(
+        graph=known,
+        vector_ND=vector_ND,
+        forecast=forecast,
+        method=forecaster,
+        record=record,
+        scorer=named if vector_ND is None else None,
+    )
 
 
 def load(folder: str | Path) -> Model:

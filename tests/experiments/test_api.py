@@ -153,6 +153,31 @@ def test_an_error_of_an_own_method_names_it_and_the_step(graph: Graph) -> None:
             dyformer.evaluate(graph, [NoScore()], steps=[12], protocol=protocol)
 
 
+class Fickle:
+    is_broken = False
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        return self.score
+
+    def score(self, source_P: np.ndarray, target_P: np.ndarray) -> np.ndarray:
+        return {False: np.cos(source_P + target_P)}[self.is_broken]
+
+
+def test_a_model_whose_own_scorer_fails_names_it_and_the_step(graph: Graph) -> None:
+    fickle = Fickle()
+    model = dyformer.fit(graph, fickle)
+    pair = [tuple(graph.nodes["id"].head(2))]
+    assert len(model.scores(pair)) == 1
+    fickle.is_broken = True
+    message = rf"^Fickle, step {graph.num_steps + 1}: KeyError: True \(.*test_api.py, line \d+\)$"
+    with pytest.raises(ValueError, match=message):
+        model.scores(pair)
+    with pytest.raises(ValueError, match=message):
+        model.top(3)
+    with pytest.raises(ValueError, match=r"^k = 0"):  # which is no error of the method
+        model.top(0)
+
+
 def test_own_method_is_compared_with_the_baselines_on_the_same_pairs(graph: Graph) -> None:
     table = dyformer.evaluate(graph, [Spectrum(), Constant(), "L3", "Logistic regression on pair features"], steps=[12])
     assert set(table["method"]) == {
