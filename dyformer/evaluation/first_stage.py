@@ -36,15 +36,21 @@ def retrieved_pairs(
     retrieval: LinkDecoder,
     query_A: NDArray[np.int64] | None = None,
     candidates_of: CandidatesOf | None = None,
+    *,
+    at_least: int = 0,
+    as_large: bool = False,
 ) -> Retrieved:
-    """Give the pairs of stage 1 of all nodes, or of `query_A`."""
+    """Give the pairs of stage 1 of all nodes, or of `query_A`: new partners of each, `at_least` so many, and past ones.
+
+    `as_large` is for a graph that is to be treated as one of more than MAX_NODES nodes: candidates alone are compared.
+    """
     num_nodes = past.history.snapshots[-1].num_nodes
     side_N = past.history.side_N[:num_nodes]
     given, (fewest, most) = None, NUM_RETRIEVED
-    if num_nodes > MAX_NODES:
+    if as_large or num_nodes > MAX_NODES:
         fewest = FEWEST_OF_LARGE
         given = None if candidates_of is None else candidates_of(past, query_A)
-    k = int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most))
+    k = max(int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most)), at_least)
     return retrieve(pair_features(past), retrieval, side_N, k=k, candidates=given, query_A=query_A)
 
 

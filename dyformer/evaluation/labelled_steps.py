@@ -64,11 +64,13 @@ def sampled_steps(
     examples_of: ExamplesOf | None = None,
     num_steps: int | None = None,
     known: Sequence[LabelledStep] = (),
+    as_large: bool = False,
 ) -> tuple[LabelledStep, ...]:
     """Give labelled pairs of up to `num_steps` newest steps of a history, with weights 1, 1/2, 1/4 and so on.
 
-    By default these are NUM_LABELLED_STEPS steps. On a graph with more than MAX_NODES nodes it is the newest of them
-    that has enough pairs, because each step needs a summary of its own of all steps before it (docs/experiments.md).
+    By default these are NUM_LABELLED_STEPS steps. On a graph with more than MAX_NODES nodes, or `as_large`, it is the
+    newest of them that has enough pairs, because each step needs a summary of its own of all steps before it
+    (docs/experiments.md).
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
     from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
     fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. `known` are
@@ -87,7 +89,7 @@ def sampled_steps(
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
             labelled.append(LabelledStep(before=before, examples=examples, **about))
-            if num_steps is None and len(past.history.node_N) > MAX_NODES:
+            if num_steps is None and (as_large or len(past.history.node_N) > MAX_NODES):
                 break
     if not labelled:
         raise TooFewLinks(
@@ -97,16 +99,18 @@ def sampled_steps(
     return tuple(labelled)
 
 
-def with_retrieved(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int) -> tuple[LabelledStep, ...]:
+def with_retrieved(
+    past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int, as_large: bool = False
+) -> tuple[LabelledStep, ...]:
     """Add to the labelled pairs of each step some pairs of a first stage, among which published forecasts choose.
 
     The first stage is that of a forecast after `past.until`, fitted on all the labelled steps, and retrieves pairs by
     the graph before each of them: RETRIEVED_PER_NODE pairs for each of NUM_RETRIEVING nodes known before, all equally
     likely, and all further links of the step among the pairs of these nodes. Beside them, NEW_PER_NODE possible new
     partners for each of NUM_FINDING nodes that got one in the step, those that they got first. Nothing is added on a
-    graph with more than MAX_NODES nodes, where the first stage has no product of matrices.
+    graph with more than MAX_NODES nodes, or `as_large`, where the first stage has no product of matrices.
     """
-    if len(past.history.side_N) > MAX_NODES:
+    if as_large or len(past.history.side_N) > MAX_NODES:
         return tuple(sampled)
     retrieval = fit_retrieval(sampled)
     return tuple(_with_retrieved(past.history, step, retrieval, seed) for step in sampled)

@@ -16,12 +16,12 @@ class GraphConfig:
         default=5, description="newest steps that methods read; none: the whole history"
     )
     max_distance: int = Field(
-        default=5, ge=1, le=255, description="distance from which on nodes count as equally far (D_max)"
+        default=5, ge=1, le=254, description="distance from which on nodes count as equally far (D_max)"
     )
     large_max_distance: int = Field(
         default=3,
         ge=1,
-        le=255,
+        le=254,
         description="the same where a graph has at least half a million edges, if that is less, because longer "
         "distances take most of the time there",
     )

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,7 +19,18 @@ WARM_UP = 3  # calls before a recording, in which libraries choose their kernels
 CUDA_GRAPHS = "DYFORMER_CUDA_GRAPHS"
 _ONE_AT_A_TIME = threading.Lock()
 Function = Callable[..., tuple[Tensor, ...]]
-Recordings = dict[Hashable, "Recording"]
+
+
+class RecordingFailed(RuntimeError):
+    """A GPU's kernels could not be recorded."""
+
+
+@dataclass(kw_only=True)
+class Recordings:
+    """The recordings of one function on one GPU, and the stream in which they were made."""
+
+    by_shapes: "dict[Hashable, Recording]" = field(default_factory=dict)
+    stream: torch.cuda.Stream | None = None
 
 
 def are_recorded() -> bool:
@@ -33,7 +45,8 @@ def replayed(
 
     It must start the same kernels for all inputs of the same shapes and `mode`, wait for nothing, and read its weights
     where they are: optimizers must change them in place. Random numbers are those of the GPU's generator as it is at
-    each call. Results and gradients stand in memory that the next call with inputs of the same shapes overwrites.
+    each call. Results and gradients stand in memory that the next call with inputs of the same shapes overwrites. At a
+    first call no result of an earlier one may be alive, nor anything computed from it.
 
     With DYFORMER_CUDA_GRAPHS=off the function is called, with the same result. Raises RecordingFailed.
     """
@@ -41,47 +54,41 @@ def replayed(
         return function(*inputs)
     with_gradients = torch.is_grad_enabled()
     key = with_gradients, mode, *((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in inputs)
-    if key not in recordings:
-        try:
+    with torch.cuda.device(inputs[0].device):
+        if key not in recordings.by_shapes:
+            recordings.stream = recordings.stream or torch.cuda.Stream()
+            learnt = list(weights) if with_gradients else []
             with _ONE_AT_A_TIME:
-                recordings[key] = Recording(function, inputs, list(weights) if with_gradients else [])
-        except RuntimeError as error:
-            raise RecordingFailed(
-                f"the kernels of the GPU could not be recorded ({str(error).partition(chr(10))[0]}): set "
-                f"{CUDA_GRAPHS}=off and start again; the result is the same and takes two or three times as long"
-            ) from error
-    recording = recordings[key]
-    if not with_gradients:
-        return recording.forward(inputs)
-    outputs = _Replay.apply(recording, *inputs, *recording.weights)
+                recordings.by_shapes[key] = Recording(function, inputs, learnt, recordings.stream)
+        recording = recordings.by_shapes[key]
+        if not with_gradients:
+            return recording.forward(inputs)
+        outputs = _Replay.apply(recording, *inputs, *recording.weights)
     assert isinstance(outputs, tuple)
     return outputs
-
-
-class RecordingFailed(RuntimeError):
-    """A GPU's kernels could not be recorded."""
 
 
 class Recording:
     """CUDA graphs of a function's forward pass and, where weights are given, of its backward pass."""
 
-    def __init__(self, function: Function, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    def __init__(
+        self, function: Function, inputs: Sequence[Tensor], weights: Sequence[Tensor], stream: torch.cuda.Stream
+    ) -> None:
         self.weights = [weight for weight in weights if weight.requires_grad]
         self.inputs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
         self.learnt = [*(tensor for tensor in self.inputs if tensor.requires_grad), *self.weights]
         self.gradients: list[Tensor | None] = []
         self.output_gradients: list[Tensor] = []
-        # In one thread, because a recording is that of a thread's calls; others may copy to pinned memory meanwhile.
+        self.graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.autograd.set_multithreading_enabled(mode=False):
-            with _aside():
+            with _aside(stream):
                 for _ in range(WARM_UP):
                     self._warm_up(function)
-            self.graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            with _recorded(self.graph, stream):
                 outputs = function(*self.inputs)
             if self.weights:
                 self.output_gradients = [torch.zeros_like(output) for output in outputs]
-                with torch.cuda.graph(self.backward_graph, pool=self.graph.pool(), capture_error_mode="thread_local"):
+                with _recorded(self.backward_graph, stream, pool=self.graph.pool()):
                     self.gradients = self._gradients(outputs, self.output_gradients)
         self.outputs = tuple(output.detach() for output in outputs)
 
@@ -126,11 +133,28 @@ class _Replay(torch.autograd.Function):
 
 
 @contextmanager
-def _aside() -> Iterator[None]:
-    """Compute in a stream beside the current one, as a recording needs it; leave the random numbers as they were."""
-    stream, state = torch.cuda.Stream(), torch.cuda.get_rng_state()
+def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Compute in the stream of recordings; leave the random numbers as they were."""
+    state = torch.cuda.get_rng_state()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.set_rng_state(state)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.set_rng_state(state)
+
+
+@contextmanager
+def _recorded(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
+    """Record what is called; other threads may copy to pinned memory meanwhile."""
+    before = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            yield
+    except RuntimeError as error:
+        torch.cuda.set_stream(before)  # which a recording that fails does not do
+        raise RecordingFailed(
+            f"the kernels of the GPU could not be recorded ({str(error).partition(chr(10))[0]}): set {CUDA_GRAPHS}=off "
+            "and start again; the result is the same and takes two or three times as long"
+        ) from error

@@ -14,7 +14,7 @@ from dyformer.model.config import InitialWeights, ModelConfig, ModelSizes
 from dyformer.sampling.subgraphs import SubgraphBatch
 
 PADDING_BIAS = -1e4
-"""Bias of padding: its weight is 0 beside any real node, and 1 / K among padding, where minus infinity gives NaN."""
+"""Bias of padding: its weight is 0 beside any real node. Minus infinity gives NaN where padding attends to it."""
 
 
 class TemporalConnectionEncoding(nn.Module):

@@ -295,7 +295,7 @@ class DyFormer(nn.Module):
         self.id_link = LinkScore(config.id_width, config.pair_score)
         self.temporal = TemporalDecoder(sizes.num_lags, config)
         self.view = nn.Linear(config.width, config.width)  # predicts one view from the other, for normalised views
-        self.recordings: Recordings = {}  # of a GPU's kernels
+        self.recordings = Recordings()  # of a GPU's kernels
 
     def forward(self, batch: SubgraphBatch, ids: IdRows | None = None) -> Tensor:
         """Give the vectors `[G, D]` of the targets."""

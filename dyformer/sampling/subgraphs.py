@@ -69,7 +69,7 @@ class SubgraphBatch:
 
 
 PADDING = -1, 255
-"""Node number and distance code of padding."""
+"""Node number and distance code of padding, which no node and no distance of a graph has."""
 FEWEST_CONNECTIONS = 1024  # room for connections in a padded batch; more where needed, in powers of two
 
 

@@ -75,7 +75,7 @@ def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None =
         _BRIDGES[prepared] = bridges_of(linked, bipartite=len(np.unique(prepared.history.side_N)) > 1)
     node_A = np.arange(len(prepared.history.side_N)) if query_A is None else query_A
     parts = []
-    for first in range(0, len(node_A), BLOCK_NODES):
+    for first in range(0, max(len(node_A), 1), BLOCK_NODES):
         block_A = node_A[first : first + BLOCK_NODES]
         near = pagerank_rows(prepared.union, block_A, top_k=TABLE_TOP_K, teleport=prepared.config.teleport)
         parts.append(candidates(_BRIDGES[prepared], block_A, near))

@@ -138,7 +138,7 @@ class LinkFeatures:
         walked_2P = np.stack(self.pairs.walked_ends(source_P, target_P))
         for order_B in _blocks(walked_2P[0], BLOCK_PAIRS):
             ends = source_P[order_B], target_P[order_B]
-            table_PF[order_B] = self._block(*ends, walked_2P[:, order_B], directed=directed)
+            table_PF[order_B] = self._block(*ends, walked_2P.take(order_B, axis=1), directed=directed)
         return table_PF
 
     def _block(

@@ -261,7 +261,9 @@ def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]
             own[index] = state.optimizer.gradients(losses["loss"])
             if per_step > 1 and stage.device.type == "cuda":  # the next batch's are written to the same memory
                 own[index] = [None if gradient is None else gradient.clone() for gradient in own[index]]
-            batch_losses.append({name: value.detach() for name, value in losses.items()})
+            # Now, because a GPU can record the kernels of batches of another size only while no earlier graph lives.
+            losses = {name: value.detach() for name, value in losses.items()}
+            batch_losses.append(losses)
         of_step = [rank.gradients(own.get(index), state.optimizer.weights, index) for index in indices]
         state.optimizer.step(mean_gradients(of_step))
     for flags in state.model.buffers():

@@ -153,7 +153,7 @@ class _FixedOrder:
 
     def __init__(self) -> None:
         self.lock, self.num_sections = threading.Lock(), 0
-        self.before = self.filled_before = False
+        self.before = self.warned_before = self.filled_before = False
 
     def begin(self) -> None:
         """Fix the order of sums."""
@@ -161,6 +161,7 @@ class _FixedOrder:
             if not self.num_sections:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch refuses matrix products without it
                 self.before = torch.are_deterministic_algorithms_enabled()
+                self.warned_before = torch.is_deterministic_algorithms_warn_only_enabled()
                 self.filled_before = MEMORY.fill_uninitialized_memory
                 torch.use_deterministic_algorithms(mode=True)
                 MEMORY.fill_uninitialized_memory = False  # filling takes time, and all of it is written
@@ -171,7 +172,7 @@ class _FixedOrder:
         with self.lock:
             self.num_sections -= 1
             if not self.num_sections:
-                torch.use_deterministic_algorithms(mode=self.before)
+                torch.use_deterministic_algorithms(mode=self.before, warn_only=self.warned_before)
                 MEMORY.fill_uninitialized_memory = self.filled_before
 
 

@@ -277,7 +277,7 @@ class NodeVectors:
         return make_batch(self.graph, target_G, num_context=self.config.num_context, all_pairs=all_pairs)
 
     def _for_gpu(self, target_G: NDArray[np.int64]) -> SubgraphBatch:
-        num_targets = self.config.num_targets
+        num_targets = max(map(len, self.batches))
         sizes = {"num_targets": num_targets, "num_context": self.config.num_context or num_targets}
         (batch,) = padded([self._made(target_G)], **sizes)
         return with_each_tensor(batch, Tensor.pin_memory)
@@ -293,7 +293,7 @@ def read_behind(vectors: Iterator[Tensor]) -> Iterator[NDArray[np.float32]]:
     for vector_GD in vectors:
         host_GD, copied = torch.empty(vector_GD.shape, pin_memory=True), torch.cuda.Event()
         host_GD.copy_(vector_GD, non_blocking=True)
-        copied.record()
+        copied.record(torch.cuda.current_stream(vector_GD.device))
         if before is not None:
             before[1].synchronize()
             yield before[0].numpy()

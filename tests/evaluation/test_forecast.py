@@ -21,10 +21,11 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.kernels import paths
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
-from dyformer.sampling.pairs import TooFewLinks
+from dyformer.sampling.pairs import Pairs, TooFewLinks
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 from dyformer.scoring import heads
 from dyformer.scoring.calibration import fit_calibration
+from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
 from dyformer.scoring.link_features import names, prepare_link_features
 from dyformer.scoring.pair_features import PairFeatures
@@ -240,11 +241,11 @@ def test_a_calibration_without_weights_of_so_old_a_step_is_refused_by_name():
 def test_a_step_that_cannot_be_learnt_from_is_left_out_of_the_calibration(monkeypatch: pytest.MonkeyPatch):
     honest, refused = module.sampled_steps, []
 
-    def sampled(past: PreparedGraph, *, seed: int, known=()):
+    def sampled(past: PreparedGraph, *, seed: int, known=(), as_large: bool = False):
         if past.until == UNTIL - 1:
             refused.append(past.until)
             raise TooFewLinks("no negative pairs")
-        return honest(past, seed=seed, known=known)
+        return honest(past, seed=seed, known=known, as_large=as_large)
 
     monkeypatch.setattr(module, "sampled_steps", sampled)
     forecast = fit_forecast("own", Product(), past_of(), seed=0)
@@ -371,6 +372,36 @@ def test_fewer_pairs_are_retrieved_on_a_large_graph(forecast: Forecast, monkeypa
         monkeypatch.setattr(first_stage, "MAX_RETRIEVED", max_retrieved)
         retrieved_pairs(forecast.past, forecast.retrieval)
     assert nums == [100, 30, 35]
+
+
+def test_a_graph_that_has_just_become_large_is_calibrated_as_its_forecast_is_made(monkeypatch: pytest.MonkeyPatch):
+    before, past = past_of(until=UNTIL - 1), past_of()
+    most = len(before.history.side_N)
+    assert most < len(past.history.side_N)
+    for name in ("labelled_steps", "first_stage", "forecasts.forecast"):
+        monkeypatch.setattr(f"dyformer.evaluation.{name}.MAX_NODES", most)
+    fitted: dict[int, list[tuple[int, int]]] = {}
+    given: list[int] = []
+
+    class Noting(Product):
+        def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+            fitted[graph.until] = [(step.before.until, len(step.new_partners.source_P)) for step in labelled]
+            return super().fit_pairs(graph, labelled)
+
+    def candidates_of(graph: PreparedGraph, query_A: NDArray[np.int64] | None) -> Pairs:
+        given.append(graph.until)
+        return candidate_pairs(graph, query_A)
+
+    fit_forecast("Noting", Noting(), past, seed=0, candidates_of=candidates_of).top(2)
+    assert fitted == {UNTIL: [(UNTIL - 1, 0)], UNTIL - 1: [(UNTIL - 2, 0)]}
+    assert given == [UNTIL - 1, UNTIL]
+
+
+def test_at_least_as_many_partners_are_retrieved_as_are_listed(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(first_stage, "NUM_RETRIEVED", (1, 1))
+    monkeypatch.setattr(first_stage, "MAX_RETRIEVED", 1)
+    found = forecast.top(4, links="new")
+    assert found.group_by("node").len()["len"].max() == 4
 
 
 def test_on_a_large_graph_the_newest_step_is_labelled_alone(monkeypatch: pytest.MonkeyPatch):

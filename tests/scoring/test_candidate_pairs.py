@@ -225,6 +225,6 @@ def test_candidates_are_near_or_were_linked() -> None:
 def test_the_candidates_of_a_node_depend_on_no_other_query() -> None:
     graph = prepare_graph(path_graph(9), until=1, config=GraphConfig())
     whole = sorted(zip(*(end_P.tolist() for end_P in candidate_pairs(graph)), strict=True))
-    for query_A in (np.array([4]), np.array([8, 0, 3])):
+    for query_A in (np.array([4]), np.array([8, 0, 3]), np.empty(0, dtype=np.int64)):
         own = sorted(zip(*(end_P.tolist() for end_P in candidate_pairs(graph, query_A)), strict=True))
         assert own == [pair for pair in whole if pair[0] in query_A]

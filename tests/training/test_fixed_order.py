@@ -49,12 +49,14 @@ def test_a_section_of_a_cpu_sets_nothing():
         assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
 
 
-def test_what_a_user_has_set_stays_set():
-    torch.use_deterministic_algorithms(mode=True)
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_what_a_user_has_set_stays_set(warn_only: bool):
+    torch.use_deterministic_algorithms(mode=True, warn_only=warn_only)
     try:
         with fixed_order(GPU):
-            pass
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
         assert setting() == (True, True)
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == warn_only
     finally:
         torch.use_deterministic_algorithms(mode=False)
 

@@ -2,6 +2,7 @@
 
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -60,6 +61,23 @@ def model() -> DyFormer:
 
 def loader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("loader")]
+
+
+@pytest.mark.parametrize("per_step", [1, 2])
+def test_the_graph_of_a_batch_is_gone_before_the_next_one(per_step: int):
+    """Because a GPU cannot record the kernels of another size of batches beside it."""
+    results, num_alive = [], []
+
+    def noted(model: DyFormer, batch: PairBatch) -> dict[str, Tensor]:
+        num_alive.append(sum(result() is not None for result in results))
+        losses = loss(model, batch)
+        results.extend(weakref.ref(value) for value in losses.values() if value.grad_fn is not None)
+        return losses
+
+    stage = replace(example_stage(), loss=noted, config=replace(CONFIG, epochs=2, batches_per_step=per_step))
+    assert len(list(run_epochs(stage, model(), None))) == 2
+    assert len(results) >= 8
+    assert set(num_alive) == {0}
 
 
 def test_weights_of_steps_of_several_batches_do_not_depend_on_the_threads_of_torch():

@@ -24,7 +24,7 @@ from dyformer.sampling.pairs import TooFewLinks
 from dyformer.scoring.calibration import Calibration, fit_calibration
 from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.forecaster import ForecasterScore
-from dyformer.scoring.retrieval import Retrieved, best_of_nodes
+from dyformer.scoring.retrieval import MAX_NODES, Retrieved, best_of_nodes
 
 Links = Literal["all", "new", "repeat"]
 NUM_CALIBRATED = 2_000  # nodes whose retrieved pairs calibrate the probabilities
@@ -83,7 +83,7 @@ class Forecast:
             raise ValueError(f"k = {k}: expected at least one partner per node")
         if unknown := [kind for kind in kinds if kind not in get_args(Links)]:
             raise ValueError(f"links = {unknown[0]!r}: expected one of {', '.join(get_args(Links))}")
-        retrieved = self.retrieved(query_A)
+        retrieved = self.retrieved(query_A, at_least=k)
         retrieved = retrieved.rows(np.logical_or.reduce([_of_kind(retrieved, kind) for kind in kinds]))
         score_R = self.score(*ordered(self.past.history, retrieved))
         best_of: dict[Links, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
@@ -119,9 +119,9 @@ class Forecast:
         }
         return pl.DataFrame(columns, schema=FORECAST_SCHEMA)
 
-    def retrieved(self, query_A: NDArray[np.int64] | None = None) -> Retrieved:
-        """Give the pairs of stage 1."""
-        return retrieved_pairs(self.past, self.retrieval, query_A, self.candidates_of)
+    def retrieved(self, query_A: NDArray[np.int64] | None = None, *, at_least: int = 0) -> Retrieved:
+        """Give the pairs of stage 1, `at_least` so many new partners of a node where it has them."""
+        return retrieved_pairs(self.past, self.retrieval, query_A, self.candidates_of, at_least=at_least)
 
     def _reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> pl.Series:
         if not isinstance(self.score, ForecasterScore):
@@ -170,22 +170,25 @@ def _calibration(
     """Calibrate on the newest step in which some retrieved pair is linked; give that step, too.
 
     The labelled steps of the forecast are `known`, because the features of their graphs are the most expensive part.
+    The rules of a large graph hold where they hold for the forecast, though there were fewer nodes a step earlier.
     """
+    as_large = len(past.history.side_N) > MAX_NODES
     graphs = {step.before.until: step.before for step in known}
     for step in range(past.until, max(past.until - NUM_LABELLED_STEPS, 2), -1):
         if not has_labelled_steps(past.history, step):
             continue
         before = graphs.get(step - 1) or prepare_graph(past.history, until=step - 1, config=past.config)
         try:
-            sampled = sampled_steps(before, seed=seed, known=known)
+            sampled = sampled_steps(before, seed=seed, known=known, as_large=as_large)
         except TooFewLinks:  # links of a past step, and too few negative pairs
             continue
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]
-        retrieved = retrieved_pairs(before, fit_retrieval(sampled), np.sort(drawn_A), candidates_of)
+        retrieval = fit_retrieval(sampled)
+        retrieved = retrieved_pairs(before, retrieval, np.sort(drawn_A), candidates_of, as_large=as_large)
         pairs = ordered(before.history, retrieved)
         linked_R = linked_in(past.history, step, *pairs)
         if linked_R.any():
-            labelled = with_retrieved(before, sampled, seed=seed)
+            labelled = with_retrieved(before, sampled, seed=seed, as_large=as_large)
             try:
                 score_pairs = published_score(name, method, before, labelled, seed)
             except NoVectors:  # nor are there weights of a step before
