@@ -1,6 +1,7 @@
 """A recording of a GPU's kernels gives what the function gives, to the last bit. Without a GPU nothing is recorded."""
 
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -127,19 +128,24 @@ def test_kernels_are_not_recorded_where_that_is_switched_off(monkeypatch: pytest
     assert not recordings.by_shapes
 
 
-@needs_gpu
-def test_a_recording_that_fails_names_the_remedy():
-    def waiting(row_BD: Tensor) -> tuple[Tensor]:
-        return (row_BD * row_BD.sum().item(),)
+def test_a_recording_that_fails_names_the_remedy_and_leaves_its_stream(monkeypatch: pytest.MonkeyPatch):
+    streams = ["the usual one"]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
 
-    recordings = Recordings()
-    with (
-        torch.no_grad(),
-        pytest.raises(RecordingFailed, match=r"could not be recorded \(.*\): set DYFORMER_CUDA_GRAPHS=off"),
-    ):
-        replayed(recordings, waiting, [], [torch.ones(2, 5, device=GPU)], None)
-    assert not recordings.by_shapes
-    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    @contextmanager
+    def failing(*_: Any, **options: Any):
+        streams.append(options["stream"])
+        yield
+        raise RuntimeError("CUDA error: operation failed\nSearch for it")
+
+    monkeypatch.setattr(torch.cuda, "graph", failing)
+    graph: Any = "a graph"
+    stream: Any = "that of recordings"
+    message = r"recorded \(CUDA error: operation failed\): set DYFORMER_CUDA_GRAPHS=off"
+    with pytest.raises(RecordingFailed, match=message), cuda_graphs._recorded(graph, stream):
+        assert streams[-1] == stream
+    assert streams[-1] == "the usual one"
 
 
 def test_a_cpu_records_nothing():
