@@ -1,6 +1,6 @@
 """A function of tensors -> the same function, replayed by a GPU from a recording.
 
-Starting a kernel takes a CPU some 30 microseconds and a GPU of a small model 3 to run it. A CUDA graph holds all
+In a small model a CPU takes some 30 microseconds to start a kernel, and the GPU 3 to run it. A CUDA graph holds all
 kernels of a function and starts them at once. It reads and writes the same memory each time, so that there is one for
 each shape of the inputs.
 """

@@ -277,7 +277,7 @@ class NodeVectors:
         return make_batch(self.graph, target_G, num_context=self.config.num_context, all_pairs=all_pairs)
 
     def _for_gpu(self, target_G: NDArray[np.int64]) -> SubgraphBatch:
-        num_targets = max(map(len, self.batches))
+        num_targets = len(self.batches[0])  # the others are no larger
         sizes = {"num_targets": num_targets, "num_context": self.config.num_context or num_targets}
         (batch,) = padded([self._made(target_G)], **sizes)
         return with_each_tensor(batch, Tensor.pin_memory)
