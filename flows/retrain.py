@@ -32,7 +32,7 @@ from flows.stages import (
     vectors_task,
 )
 from flows.tasks.complete_windows import complete_snapshots
-from flows.tasks.drift import champion_without_challenger, read_drift, send_alarm, write_drift
+from flows.tasks.drift import read_drift, send_alarm, write_drift
 from flows.tasks.evaluation.backtest import backtest_published, check_forecast
 from flows.tasks.evaluation.evaluate import Group, Posed, units_of
 from flows.tasks.evaluation.promote import promote_if_better, unranked
@@ -104,13 +104,8 @@ def retrain(
         outcomes_task(snapshots)  # of earlier publications
         drift = drift_task(snapshots, experiment)
         alarm = alarm_task(snapshots, drift)
-        champion = champion_without_challenger(snapshots, drift)
-        pause = None if from_scratch or champion is not None else pause_task(snapshots, experiment, drift)
-    made = (
-        _challenged(snapshots, experiment, seed, seconds, pause, from_scratch=from_scratch)
-        if champion is None
-        else _unchallenged(snapshots, drift, champion)
-    )
+        pause = None if from_scratch else pause_task(snapshots, experiment, drift)
+    made = _challenged(snapshots, experiment, seed, seconds, pause, from_scratch=from_scratch)
     with _timed(seconds, "predict"):
         published, backtest = _published(snapshots, made.contender, made.promotion, seed, pause)
         rows = run_metrics(snapshots, made.rankings, made.scores, backtest)
@@ -122,7 +117,7 @@ def retrain(
         "promotion": made.promotion,
         "training": made.training,
         "challenger": {"title": made.contender.title, "models": list(made.contender.models)},
-        "drift": {**read_drift(drift)[1], "alarm": alarm},
+        "drift": {"alarms": read_drift(drift)[1], "alarm": alarm},
         "baselines": sorted(baselines_of(USUAL_KINDS)),  # so that the page of the report imports no method
     }
     report = report_task(snapshots, rows, {**summary, "seconds": seconds}, experiment, seed)
@@ -167,12 +162,6 @@ def _challenged(
         names = ("rankings", "scores", "new-scores")
         show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
     return _Evaluated(contender, rankings, promotion, scores, earlier, reason)
-
-
-def _unchallenged(snapshots: str, drift: str, champion: Contender) -> _Evaluated:
-    """Keep the champion, because the drift rule leaves the step without a challenger."""
-    reason = f"no challenger was trained: {read_drift(drift)[1]['reason']}"
-    return _Evaluated(champion, [], unranked(snapshots, reason), [], [], reason)
 
 
 def _trained(snapshots: str, experiment: Experiment, seed: int, start: Start) -> Contender:

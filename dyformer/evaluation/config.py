@@ -72,28 +72,8 @@ class PromotionConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DriftConfig:
-    """What follows where a step differs from the earlier ones; distances are robust standard deviations."""
+    """When a step is so far from the earlier ones that an alarm is sent; distances are robust standard deviations."""
 
     alarm_at: Annotated[float, Field(ge=1)] | None = Field(
         default=6, description="distance of a drift metric from the earlier steps that raises an alarm; none: no alarm"
     )
-    skip_at: Annotated[float, Field(ge=1)] | None = Field(
-        default=None,
-        description="distance at which a step is too strange to learn from: the champion publishes, and no challenger "
-        "is trained; none: no step is",
-    )
-    train_at: Annotated[float, Field(ge=0)] | None = Field(
-        default=None,
-        description="distance that forces a challenger; below it in all metrics the champion publishes without one; "
-        "none: every complete step has a challenger",
-    )
-
-    @model_validator(mode="after")
-    def check_order(self) -> "DriftConfig":
-        """Raise ValueError where no step could have a challenger."""
-        if self.skip_at is not None and self.train_at is not None and self.skip_at <= self.train_at:
-            raise ValueError(
-                f"drift.skip_at={self.skip_at:g} and drift.train_at={self.train_at:g}: expected a larger first one, "
-                f"because otherwise no step has a challenger"
-            )
-        return self

@@ -14,9 +14,6 @@ T steps    L links of a step, source < target    N nodes    D width of a vector 
 | calibration | logarithm of the sum of the published probabilities over the links that came |
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -44,15 +41,6 @@ DRIFT_SCHEMA = pl.Schema(
         "deviation": pl.Float64(),  # robust standard deviations from it; null with few earlier steps
     }
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DriftDecision:
-    """What follows from the drift of a step: whether a challenger is trained, and which metrics raise an alarm."""
-
-    action: Literal["train", "skip"]
-    alarms: tuple[str, ...]
-    reason: str
 
 
 def step_values(graph: DynamicGraph) -> pl.DataFrame:
@@ -115,25 +103,12 @@ def with_deviations(values: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts).select(DRIFT_SCHEMA.names()) if parts else pl.DataFrame(schema=DRIFT_SCHEMA)
 
 
-def decide_on_drift(drift: pl.DataFrame, step: int, config: DriftConfig) -> DriftDecision:
-    """Apply the rule of the settings to a step's rows of DRIFT_SCHEMA.
-
-    Without a deviation, because there are few earlier steps, the step is trained on.
-    """
-    rows = drift.filter(pl.col("step") == step, pl.col("deviation").is_not_null())
-    alarms = [
-        row for row in rows.to_dicts() if config.alarm_at is not None and abs(row["deviation"]) >= config.alarm_at
-    ]
-    largest = max(rows.to_dicts(), key=lambda row: abs(row["deviation"]), default=None)
-    action, reason = "train", "every complete step has a challenger"
-    if largest is None:
-        reason = f"fewer than {MIN_EARLIER} earlier steps to compare with"
-    elif config.skip_at is not None and abs(largest["deviation"]) >= config.skip_at:
-        action, reason = "skip", f"{drift_text(largest)}, and drift.skip_at is {config.skip_at:g}"
-    elif config.train_at is not None:
-        action = "train" if abs(largest["deviation"]) >= config.train_at else "skip"
-        reason = f"{drift_text(largest)}, and drift.train_at is {config.train_at:g}"
-    return DriftDecision(action=action, alarms=tuple(map(drift_text, alarms)), reason=reason)
+def alarms_of(drift: pl.DataFrame, step: int, config: DriftConfig) -> list[str]:
+    """Write, of a step's rows of DRIFT_SCHEMA, those that raise an alarm by the settings, as words."""
+    if config.alarm_at is None:
+        return []
+    rows = drift.filter(pl.col("step") == step, pl.col("deviation").abs() >= config.alarm_at)
+    return list(map(drift_text, rows.iter_rows(named=True)))
 
 
 def value_text(metric: str, value: float | None) -> str:

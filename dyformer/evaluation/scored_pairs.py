@@ -35,10 +35,6 @@ PAIRS_SCHEMA = pl.Schema(
 )
 
 
-class OtherColumns(ValueError):
-    """A table without the columns of PAIRS_SCHEMA, as an earlier version of dyformer wrote it."""
-
-
 class NotTheSamePairs(ValueError):
     """Two methods were evaluated on different pairs, so they cannot be compared pair by pair."""
 
@@ -68,12 +64,7 @@ def to_table(scored: Iterable[ScoredPairs]) -> pl.DataFrame:
 
 
 def from_table(table: pl.DataFrame) -> list[ScoredPairs]:
-    """Give the scored pairs of a table of to_table, in its order. Raises OtherColumns."""
-    if table.columns != PAIRS_SCHEMA.names():
-        raise OtherColumns(
-            f"scored pairs with the columns {', '.join(table.columns)}, expected {', '.join(PAIRS_SCHEMA.names())}: an "
-            f"earlier version of dyformer wrote them; delete them and run `dyformer benchmark` or `dyformer run` again"
-        )
+    """Give the scored pairs of a table of to_table, in its order."""
     groups = table.partition_by(PAIRS_SCHEMA.names()[:4], maintain_order=True)
     return [
         ScoredPairs(

@@ -17,8 +17,6 @@ from dyformer.graphs.kernels.union import (
     chosen_rows,
     connected_pairs,
     lower_presence,
-    merged_presence,
-    merged_rows,
     rows_of,
     united_edges,
     younger,
@@ -174,33 +172,6 @@ def _keys(snapshots: Sequence[Snapshot], until: int, node_bits: int, lag_bits: i
 
 def _num_words(num_lags: int) -> int:
     return -(-num_lags // LAGS_PER_WORD)
-
-
-def extend_union_graph(union: TemporalUnionGraph, snapshot: Snapshot) -> TemporalUnionGraph:
-    """Add the next step by merging its sorted edges into the sorted rows; `union` stays as it is.
-
-    The result equals that of `build_union_graph` over all the steps. A moving window of few steps is faster to build
-    anew, because edges leave it too. Raises ValueError for a snapshot of another step.
-    """
-    if snapshot.step != union.until + 1:
-        raise ValueError(
-            f"a union graph up to step {union.until} was given step {snapshot.step}: expected the next one"
-        )
-    num_nodes = snapshot.num_nodes
-    new_nodes = (0, num_nodes - union.num_nodes)
-    old = tuple(np.pad(indptr_N1, new_nodes, mode="edge") for indptr_N1 in (union.indptr_N1, union.edge_indptr_N1))
-    joining = rows_of(snapshot.source_E.astype(np.int32), snapshot.target_E.astype(np.int32), num_nodes)
-    (indptr_N1, edge_indptr_N1, neighbor_M), position_D, is_known_D = merged_rows((*old, union.neighbor_M), joining)
-    num_words = _num_words(snapshot.step - union.first_step + 1)
-    return TemporalUnionGraph(
-        num_nodes=num_nodes,
-        first_step=union.first_step,
-        until=snapshot.step,
-        indptr_N1=indptr_N1,
-        edge_indptr_N1=edge_indptr_N1,
-        neighbor_M=neighbor_M,
-        presence_EW=merged_presence(union.presence_EW, position_D, is_known_D, num_words),
-    )
 
 
 def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) -> tuple[Int64s, Int64s, Int64s]:

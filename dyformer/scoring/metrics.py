@@ -119,12 +119,6 @@ def ndcg(rank_Q: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     return np.where(rank_Q <= k, 1 / np.log2(1 + rank_Q), 0)
 
 
-def brier(positive_P: NDArray[np.bool_], probability_P: NDArray[np.floating]) -> float:
-    """Give the mean squared difference of probabilities and labels (Brier, 1950). Raises ValueError."""
-    _check_probabilities(positive_P, probability_P)
-    return float(np.mean((probability_P - positive_P) ** 2))
-
-
 def expected_calibration_error(positive_P: NDArray[np.bool_], probability_P: NDArray[np.floating]) -> float:
     """Give the mean of |mean probability - fraction of positives| over NUM_BINS bins, weighted by their pairs.
 

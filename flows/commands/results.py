@@ -82,12 +82,12 @@ def drift(dataset: Dataset, changes: Changes = None, as_json: AsJson = False) ->
     from dyformer.evaluation.drift import drift_texts
     from flows.tasks.drift import measured
 
-    rows, decision = measured(dataset, experiment)
+    rows, alarms = measured(dataset, experiment)
     if as_json:
-        print_json({**decision, "rows": rows.to_dicts()})
+        print_json({"alarms": alarms, "rows": rows.to_dicts()})
     else:
         print_frame(drift_texts(rows), f"drift of {dataset}")
-        print(printable(f"{'; '.join(decision['alarms']) or 'no alarm'}; {decision['action']}: {decision['reason']}"))
+        print(printable("; ".join(alarms) or "no alarm"))
 
 
 def compare(

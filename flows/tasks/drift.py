@@ -1,4 +1,4 @@
-"""Snapshots, and what was published before -> how far the newest step differs, what follows, and an alarm."""
+"""Snapshots, and what was published before -> how far the newest step differs, and an alarm."""
 
 import json
 import os
@@ -6,18 +6,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from http.client import HTTPException
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from dyformer.evaluation.drift import (
     DRIFT_SCHEMA,
+    alarms_of,
     calibration,
-    decide_on_drift,
     probability_shift,
     step_values,
     vector_shift,
@@ -31,10 +30,7 @@ from storage.artifacts.artifact import ArtifactMissing, read_bytes, read_table
 from storage.artifacts.made import Contents
 from storage.champions import complete_rows, ledger
 
-if TYPE_CHECKING:
-    from flows.tasks.models import Contender
-
-DRIFT, DECISION, ALARM = "drift", "decision.json", "alarm.json"
+DRIFT, ALARMS, ALARM = "drift", "alarms.json", "alarm.json"
 WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting
 SECONDS_TO_SEND = 5.0
 NUM_PUBLISHED = 8  # newest forecasts that are compared, each with the one before
@@ -42,7 +38,7 @@ ID = ["side", "id"]
 
 
 def write_drift(snapshots: str, experiment: Experiment) -> str:
-    """Compare the newest step with the earlier ones, and apply the rule of the settings; return the address of both."""
+    """Compare the newest step with the earlier ones; return the address of the rows and of the alarms."""
     opened = open_snapshots(snapshots)
     published = _known(opened)
     settings = {
@@ -54,8 +50,7 @@ def write_drift(snapshots: str, experiment: Experiment) -> str:
     def compare() -> Contents:
         values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
         drift = with_deviations(values)
-        decision = decide_on_drift(drift, opened.num_steps, experiment.drift)
-        return {DRIFT: drift, DECISION: json.dumps(asdict(decision), indent=1).encode()}
+        return {DRIFT: drift, ALARMS: json.dumps(alarms_of(drift, opened.num_steps, experiment.drift)).encode()}
 
     return made(opened, DRIFT, until=opened.num_steps, settings=settings, make=compare, code=(step_values,))
 
@@ -66,51 +61,38 @@ def send_alarm(snapshots: str, drift: str) -> str:
     The same metrics of the same step and history raise one alarm. What became of it is stored after the request: if the
     process ends between the two, the alarm is sent again.
     """
-    opened, (_, decision) = open_snapshots(snapshots), read_drift(drift)
-    if not decision["alarms"]:
+    opened, (_, alarms) = open_snapshots(snapshots), read_drift(drift)
+    if not alarms:
         return "none"
     alarm = made(
         opened,
         DRIFT,
         until=opened.num_steps,
-        settings={"alarms": sorted(text.split(" ")[0] for text in decision["alarms"])},
-        make=lambda: {ALARM: json.dumps(_posted(opened, decision)).encode()},
+        settings={"alarms": sorted(text.split(" ")[0] for text in alarms)},
+        make=lambda: {ALARM: json.dumps(_posted(opened, alarms)).encode()},
         code=(),  # an alarm is not sent again where the code changes
     )
     return json.loads(read_bytes(alarm, ALARM))
 
 
-def read_drift(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Read the rows of DRIFT_SCHEMA, and the decision: action, alarms, reason."""
-    return read_table(address, DRIFT), json.loads(read_bytes(address, DECISION))
+def read_drift(address: str) -> tuple[pl.DataFrame, list[str]]:
+    """Read the rows of DRIFT_SCHEMA, and the alarms."""
+    return read_table(address, DRIFT), json.loads(read_bytes(address, ALARMS))
 
 
-def measured(dataset: str, experiment: Experiment) -> tuple[pl.DataFrame, dict[str, Any]]:
+def measured(dataset: str, experiment: Experiment) -> tuple[pl.DataFrame, list[str]]:
     """Measure the drift of a dataset's newest complete step, without an alarm; return what `read_drift` does."""
     return read_drift(write_drift(make_complete_snapshots(dataset), experiment))
 
 
-def champion_without_challenger(snapshots: str, drift: str) -> "Contender | None":
-    """Return the champion that publishes without a challenger, None where one is to be trained.
-
-    The rule of the settings decides. Without a champion, or with one that has no vectors, a challenger is trained.
-    """
-    if read_drift(drift)[1]["action"] != "skip":
-        return None
-    from flows.tasks.evaluation.promote import champion_contender  # late, because torch takes seconds to import
-
-    champion = champion_contender(snapshots)
-    return champion if champion is not None and champion.models else None
-
-
-def _posted(opened: Snapshots, decision: dict[str, Any]) -> str:
+def _posted(opened: Snapshots, alarms: list[str]) -> str:
     address = os.environ.get(WEBHOOK, "")
     if not address:
         return f"not sent, because {WEBHOOK} is not set"
     if not address.startswith(("http://", "https://")):
         return f"not sent, because {WEBHOOK} does not begin with http:// or https://"
-    text = f"{opened.dataset}, step {opened.num_steps}: {'; '.join(decision['alarms'])}"
-    record = {"text": text, "dataset": opened.dataset, "step": opened.num_steps, **decision}
+    text = f"{opened.dataset}, step {opened.num_steps}: {'; '.join(alarms)}"
+    record = {"text": text, "dataset": opened.dataset, "step": opened.num_steps, "alarms": alarms}
     headers = {"Content-Type": "application/json"}
     try:
         request = urllib.request.Request(address, json.dumps(record).encode(), headers)  # noqa: S310, checked above

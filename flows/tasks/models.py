@@ -72,7 +72,7 @@ def model_losses(address: str) -> pl.DataFrame:
 
 
 def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
-    """Read the times of a training: stage, epoch, time, value; no rows if an older version stored none.
+    """Read the times of a training: stage, epoch, time, value; no rows where they are not stored.
 
     They are a separate artifact, so that repeated trainings write the same bytes of weights.
     """

@@ -78,18 +78,10 @@ def run_metrics(snapshots: str, rankings: list[str], scores: list[str], publishe
 
 
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the metrics and the summary of a report, and in the summary where in MLflow it is.
-
-    Raises ArtifactMissing for one of an earlier version.
-    """
-    rows = read_table(address, "metrics") if "metrics.parquet" in names(address) else pl.DataFrame()
-    summary = json.loads(read_bytes(address, SUMMARY)) if SUMMARY in names(address) else {}
-    if rows.columns != METRICS_SCHEMA.names() or "training" not in summary:
-        raise ArtifactMissing(
-            f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
-        )
-    layout = Layout.from_environment()
-    return rows, {**_replaced(summary, lambda text: _in_store(layout, text)), "tracking": tracking_of(address)}
+    """Return the metrics and the summary of a report, and in the summary where in MLflow it is."""
+    layout, summary = Layout.from_environment(), json.loads(read_bytes(address, SUMMARY))
+    full = _replaced(summary, lambda text: layout.absolute(found[1]) if (found := ARTIFACT.fullmatch(text)) else text)
+    return read_table(address, "metrics"), {**full, "tracking": tracking_of(address)}
 
 
 def _replaced(value: Any, change: Callable[[str], str]) -> Any:
@@ -99,12 +91,6 @@ def _replaced(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_replaced(each, change) for each in value]
     return change(value) if isinstance(value, str) else value
-
-
-def _in_store(layout: Layout, text: str) -> str:
-    """Return the full address of an artifact; another text stays. Reports of earlier versions have old full ones."""
-    found = ARTIFACT.fullmatch(text)
-    return text if found is None else layout.absolute(found[1])
 
 
 def newest_report(dataset: str) -> str:
@@ -184,8 +170,9 @@ def forecast_facts(forecasts: str) -> dict[str, Any] | None:
 
     These are step, valid_from, valid_to, the fraction of repeats, and the step that calibrates the probabilities.
     """
-    rows = pl.DataFrame() if manifest(forecasts) is None else read_table(forecasts, "forecasts")
-    if rows.is_empty() or "valid_from" not in rows.columns:  # pruned, or of an earlier version
+    if manifest(forecasts) is None:  # pruned
+        return None
+    if (rows := read_table(forecasts, "forecasts")).is_empty():
         return None
     fitted = json.loads(read_bytes(forecasts, FORECAST))
     facts = {"repeats": rows["linked_before"].mean(), "calibration_step": fitted["calibration_step"]}

@@ -88,7 +88,7 @@ def pause_of(snapshots: str, experiment: Experiment, drift: str) -> Pause | None
     outcomes = _outcomes(newest, end_time)
     trained = [index for index, outcome in enumerate(outcomes) if outcome["trained"]]
     useless = [_added_nothing(outcomes[index]) for index in trained[-rule.pause_after :]]
-    if len(useless) < rule.pause_after or not all(useless) or read_drift(drift)[1]["alarms"]:
+    if len(useless) < rule.pause_after or not all(useless) or read_drift(drift)[1]:
         return None
     number = len(outcomes) - trained[-1]  # of this retraining, among those without a training
     model = _model_of_vectors(opened)

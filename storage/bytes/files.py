@@ -10,12 +10,11 @@ import itertools
 import os
 import re
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,31 +187,6 @@ def write_bytes(address: str, content: bytes | Path) -> None:
         renamed(temporary, path)
 
 
-def temporary_beside(address: str) -> Path:
-    """Hidden local file for content that `publish` gives this address: beside it, or in the temporary folder for S3."""
-    if is_remote(address):
-        descriptor, name = tempfile.mkstemp(prefix="dyformer-")
-        os.close(descriptor)
-        return Path(name)
-    path = Path(address)
-    with named_write(path):
-        make_folder(path.parent)
-    return path.with_name(temporary_name(path.name))
-
-
-def publish(temporary: Path, address: str) -> None:
-    """Give a complete file of `temporary_beside` its address, once the disk has its content."""
-    if is_remote(address):
-        write_bytes(address, temporary)
-        temporary.unlink()
-        return
-    path = Path(address)
-    with named_write(path):
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
-        renamed(temporary, path)
-
-
 def create_bytes(address: str, content: bytes) -> bool:
     """Write a file unless there is one; returns whether this call wrote it.
 
@@ -295,19 +269,6 @@ def stamp(address: str) -> Stamp:
 
 def _meta(address: str) -> "obstore.ObjectMeta":
     return obstore.head(*objects.object_at(address))
-
-
-def stamps(folder: str) -> dict[str, Stamp]:
-    """Names and stamps of what lies directly in a folder and stays there; none when there is no folder."""
-    if not is_remote(folder):
-        path, found = Path(folder), {}
-        for child in path.iterdir() if path.is_dir() else ():
-            with suppress(FileNotFoundError):  # a temporary file of a writer at work, which has got its name since
-                status = child.lstat()
-                found[child.name] = (status.st_size, status.st_mtime_ns)
-        return found
-    found = objects.listed(folder, lambda: obstore.list_with_delimiter(*objects.object_at(folder))["objects"])
-    return {entry["path"].rpartition("/")[2]: objects.stamp_of(folder, entry) for entry in found}
 
 
 def remove(address: str) -> None:

@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,7 +18,6 @@ from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.evaluation.scored_pairs import (
     PAIRS_SCHEMA,
     NotTheSamePairs,
-    OtherColumns,
     ScoredPairs,
     from_table,
     log_metrics,
@@ -31,8 +29,6 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import interactions_of
 from dyformer.scoring.metrics import auc, average_precision
-from flows.tasks.report import read_report
-from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
 
 
 def value(metrics: pl.DataFrame, step: str, part: str = "all", metric: str = "auc") -> float:
@@ -237,18 +233,3 @@ def test_scored_pairs_survive_parquet():
         for name in ("source_P", "target_P", "positive_P", "new_P", "score_P"):
             np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
     assert from_table(to_table([])) == []
-
-
-def test_a_table_of_an_earlier_version_is_refused_with_the_command_that_makes_it_again():
-    earlier = to_table(evaluated_pairs()).rename({"positive": "linked"})
-    with pytest.raises(OtherColumns, match=r"linked.*expected.*positive.*earlier version.*dyformer benchmark"):
-        from_table(earlier)
-
-
-def test_a_report_of_an_earlier_version_is_refused_with_the_command_that_makes_it_again(tmp_path: Path):
-    lineage = Lineage(kind="report", dataset="mylog", table_version=1)
-    for name in ("former_name", "metrics"):
-        earlier = {name: pl.DataFrame({"value": [0.5]}), "summary.json": b"{}"}
-        address = write_artifact(str(tmp_path / name), earlier, lineage)
-        with pytest.raises(ArtifactMissing, match="earlier version of dyformer: delete it and run `dyformer run`"):
-            read_report(address)

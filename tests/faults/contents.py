@@ -16,13 +16,12 @@ from typing import Any
 import polars as pl
 
 from storage.artifacts.artifact import MANIFEST, is_complete, lineage_of, names, read_bytes, read_table
-from storage.artifacts.checkpoints import FILE_NAME
 from storage.bytes import files
 from storage.champions import read_champion
 from storage.events.declarations import declaration
 from storage.events.table import history, ingested_datasets, node_dictionary, read_events, scan_quarantine
 from storage.events.versions import commit_numbers
-from storage.layout import CHECKPOINTS, Layout
+from storage.layout import Layout
 from storage.tracking.marks import MARK, due
 from storage.verification import faults
 
@@ -163,7 +162,3 @@ def age(store: Path, seconds: float) -> None:
     for path in [*store.rglob(".*"), *store.rglob(".*/**/*")]:
         moment = path.lstat().st_mtime - seconds
         os.utime(path, (moment, moment), follow_symlinks=False)
-
-
-def unfinished_checkpoints(store: Path) -> list[str]:
-    return sorted(str(path.relative_to(store)) for path in store.glob(f"{CHECKPOINTS}/**/{FILE_NAME}"))

@@ -57,7 +57,6 @@ def requests_of(layout: Layout) -> dict[str, tuple[Callable[[], object], object]
         "size": (lambda: files.size(f"{root}/a/read"), 7),
         "find": (lambda: files.find(f"{root}/a", "read"), [f"{root}/a/read"]),
         "children": (lambda: files.children(root), ["a"]),
-        "stamps": (lambda: list(files.stamps(f"{root}/a")), ["read"]),
         "write": (lambda: files.write_bytes(f"{root}/a/read", b"content"), None),
         "remove": (lambda: files.remove(f"{root}/a/none"), None),
         "create": (lambda: (files.remove(f"{root}/b"), files.create_bytes(f"{root}/b", b"new"))[1], True),

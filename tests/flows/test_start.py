@@ -156,7 +156,7 @@ def record_tests(snapshots: str, outcomes: dict[int, tuple[str, dict[str, Any]]]
 @pytest.fixture
 def alarms(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(starts, "read_drift", lambda address: (None, {"alarms": found}))
+    monkeypatch.setattr(starts, "read_drift", lambda address: (None, found))
     return found
 
 

@@ -9,13 +9,12 @@ from graph_cases import NAMED, dense_adjacency, dense_union, named_union, random
 from numpy.testing import assert_array_equal
 from toy_graphs import toy_graph
 
-from dyformer.graphs.kernels.union import _copy, _field_of
+from dyformer.graphs.kernels.union import _field_of
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.graphs.union_graph import (
     TemporalUnionGraph,
     build_union_graph,
     connections,
-    extend_union_graph,
     part_of_union,
 )
 
@@ -90,35 +89,6 @@ def test_more_lags_than_a_word_holds():
     assert lags_of(union, 0) == {129, 65}
     assert lags_of(union, 1) == {65}
     assert union.presence_EW.dtype == np.uint64
-
-
-def test_step_by_step_extension_equals_uniting_all():
-    for graph, generator in random_graphs(300, seed=3):
-        first = int(generator.integers(1, graph.num_steps + 1))
-        union = build_union_graph(graph, until=first, window=int(generator.integers(1, 3)))
-        for snapshot in graph.snapshots[first:]:
-            before = {name: np.copy(value) for name, value in vars(union).items()}
-            longer = extend_union_graph(union, snapshot)
-            window = snapshot.step - union.first_step + 1
-            assert_equal_unions(longer, build_union_graph(graph, until=snapshot.step, window=window))
-            for name, value in before.items():
-                assert_array_equal(vars(union)[name], value, err_msg=f"{name} was changed")
-            union = longer
-
-
-def test_extension_carries_bits_from_word_to_word():
-    graph = long_history(140)
-    union = build_union_graph(graph, until=1)
-    for snapshot in graph.snapshots[1:]:
-        union = extend_union_graph(union, snapshot)
-        if snapshot.step in (63, 64, 65, 66, 127, 128, 129, 130, 140):
-            assert_equal_unions(union, build_union_graph(graph, until=snapshot.step))
-
-
-def test_extension_by_another_than_the_next_step_is_refused():
-    graph = toy_graph([(0, 1)], [(1, 2)], [(0, 2)])
-    with pytest.raises(ValueError, match="up to step 1 was given step 3: expected the next one"):
-        extend_union_graph(build_union_graph(graph, until=1), graph.snapshots[2])
 
 
 def test_a_hidden_step_adds_no_edge():
@@ -242,15 +212,6 @@ def test_more_nodes_than_keys_can_number_are_refused():
 def test_a_window_without_steps_is_refused():
     with pytest.raises(ValueError, match="expected at least 1"):
         build_union_graph(toy_graph([(0, 1)]), until=1, window=0)
-
-
-@pytest.mark.parametrize("length", [0, 1, 14, 15, 16, 17, 31, 32, 47])
-def test_a_copy_of_any_length_touches_nothing_else(length: int):
-    source = np.arange(3, 3 + length)
-    copied = np.full(length + 1, -1)
-    assert _copy.py_func(source, 0, length, copied[1:], 0) == length
-    assert_array_equal(copied, [-1, *source])
-    assert _copy.py_func(source, length, length, copied[1:], length) == length
 
 
 def test_a_full_field_is_skipped_and_the_first_field_follows_the_last():

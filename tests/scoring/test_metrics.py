@@ -3,12 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
-from sklearn.metrics import average_precision_score, brier_score_loss, ndcg_score, roc_auc_score
+from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
 from dyformer.scoring.metrics import (
     auc,
     average_precision,
-    brier,
     expected_calibration_error,
     hits,
     mean_ranks,
@@ -132,13 +131,6 @@ def test_score_that_is_not_finite_is_refused():
         mean_ranks(np.zeros(3), np.full((3, 7), np.inf), ALL)
 
 
-def test_brier_equals_scikit_learns():
-    generator = np.random.default_rng(2)
-    probability_P = generator.random(200)
-    positive_P = generator.random(200) < probability_P
-    assert brier(positive_P, probability_P) == pytest.approx(brier_score_loss(positive_P, probability_P))
-
-
 def test_calibration_error_is_that_of_the_definition():
     generator = np.random.default_rng(3)
     probability_P = np.append(generator.random(500), [0.0, 1.0])
@@ -162,6 +154,5 @@ def test_calibrated_probabilities_have_a_small_error_and_overstated_ones_a_large
 
 @pytest.mark.parametrize("wrong", [[0.5, 1.5], [np.nan, 0.5], [0.5]])
 def test_values_that_are_no_probabilities_are_refused(wrong: list[float]):
-    for metric in (brier, expected_calibration_error):
-        with pytest.raises(ValueError, match="expected"):
-            metric(np.array([True, False]), np.array(wrong))
+    with pytest.raises(ValueError, match="expected"):
+        expected_calibration_error(np.array([True, False]), np.array(wrong))

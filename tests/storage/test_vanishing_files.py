@@ -35,15 +35,6 @@ def vanishing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_stamps_are_of_the_files_that_stay(tmp_path: Path, vanishing: set[str]) -> None:
-    for name in ("0.json", ".1.json.tmp", "2.json"):
-        (tmp_path / name).write_text(name)
-    vanishing.add(".1.json.tmp")
-    found = files.stamps(str(tmp_path))
-    assert sorted(found) == ["0.json", "2.json"]
-    assert found["0.json"] == files.stamp(str(tmp_path / "0.json"))
-
-
 def test_results_that_another_process_has_removed_are_not_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout(str(tmp_path))
     addresses = [layout.artifact("study", "uci", version=k, until=3, settings="0" * 12) for k in (1, 2)]

@@ -23,7 +23,6 @@ from dyformer.logs.time_windows import TimeUnit, Window
 Unit = int | str
 """What is evaluated at a time: a step, a week, or the name of a split."""
 
-Method = Embedder | Scorer | NodeScorer | Ranker
 Tables = Mapping[str, pl.DataFrame]
 
 KINDS: dict[type, str] = {

@@ -1,9 +1,9 @@
 """Compiled loops over the edges of a union graph.
 
 The rows of a graph are `indptr_N1`, `edge_indptr_N1` and `neighbor_M`, as in TemporalUnionGraph: row i lists node i's
-neighbours. A graph grows by joining edges, those of the next step.
+neighbours.
 
-N1 = nodes + 1    E edges, source < target    M = 2 E slots    D joining edges    A edges of all steps
+N1 = nodes + 1    E edges, source < target    M = 2 E slots    A edges of all steps
 W words of 64 lags    P pairs found    n rows and m columns of a block    F fields of a hash table
 """
 
@@ -120,82 +120,6 @@ def younger(presence_EW, num_lags, num_words):
             if bits and word + words + 1 < presence_EW.shape[1]:
                 new_EW[edge, word] |= presence_EW[edge, word + words + 1] << (np.uint64(64) - bits)
     return new_EW
-
-
-@njit(nogil=True, cache=True)
-def merged_rows(old, joining):
-    """Merge the rows of two sets of edges between the same nodes.
-
-    Returns:
-        The merged rows. For each joining edge: the number of the first old edge that is not before it, and whether the
-        two are the same edge.
-    """
-    (old_indptr_N1, old_edge_indptr_N1, old_neighbor_M), (indptr_N1, edge_indptr_N1, neighbor_M) = old, joining
-    merged_M = np.empty(len(old_neighbor_M) + len(neighbor_M), dtype=np.int32)
-    position_D = np.empty(len(neighbor_M) // 2, dtype=np.int64)
-    known_D = np.zeros(len(neighbor_M) // 2, dtype=np.bool_)
-    merged_indptr_N1, merged_edge_indptr_N1 = old_indptr_N1.copy(), old_edge_indptr_N1.copy()
-    read = written = num_edges = 0
-    for row in range(len(indptr_N1) - 1):
-        slot, end = old_indptr_N1[row], old_indptr_N1[row + 1]
-        for joined in range(indptr_N1[row], indptr_N1[row + 1]):
-            neighbor = neighbor_M[joined]
-            while slot < end and old_neighbor_M[slot] < neighbor:
-                slot += 1
-            known = slot < end and old_neighbor_M[slot] == neighbor
-            if not known:
-                written = _copy(old_neighbor_M, read, slot, merged_M, written)
-                merged_M[written] = neighbor
-                read, written = slot, written + 1
-            if neighbor > row:
-                edge = joined - indptr_N1[row + 1] + edge_indptr_N1[row + 1]
-                position_D[edge] = slot - end + old_edge_indptr_N1[row + 1]
-                known_D[edge] = known
-                num_edges += not known
-        merged_indptr_N1[row + 1] += written - read
-        merged_edge_indptr_N1[row + 1] += num_edges
-    written = _copy(old_neighbor_M, read, len(old_neighbor_M), merged_M, written)
-    return (merged_indptr_N1, merged_edge_indptr_N1, merged_M[:written]), position_D, known_D
-
-
-@njit(nogil=True, cache=True)
-def _copy(source_M, start, stop, copy_M, written):
-    while start + 16 <= stop:  # the compiler moves whole registers where the length is fixed
-        for i in range(16):
-            copy_M[written + i] = source_M[start + i]
-        start, written = start + 16, written + 16
-    for i in range(stop - start):
-        copy_M[written + i] = source_M[start + i]
-    return written + stop - start
-
-
-@njit(nogil=True, cache=True)
-def merged_presence(presence_EW, position_D, known_D, num_words):
-    """Shift the presence bits by one lag, and set lag 0 of the edges of the joining step."""
-    num_edges = len(presence_EW) + len(known_D) - known_D.sum()
-    merged_EW = np.zeros((num_edges, num_words), dtype=np.uint64)
-    read = written = 0
-    for joined in range(len(position_D)):
-        _age(presence_EW, read, position_D[joined], merged_EW, written)
-        written += position_D[joined] - read
-        read = position_D[joined]
-        if known_D[joined]:
-            _age(presence_EW, read, read + 1, merged_EW, written)
-            read += 1
-        merged_EW[written, 0] |= np.uint64(1)
-        written += 1
-    _age(presence_EW, read, len(presence_EW), merged_EW, written)
-    return merged_EW
-
-
-@njit(nogil=True, cache=True)
-def _age(presence_EW, start, stop, older_EW, written):
-    for edge in range(start, stop):
-        carry = np.uint64(0)
-        for word in range(older_EW.shape[1]):
-            bits = presence_EW[edge, word] if word < presence_EW.shape[1] else np.uint64(0)
-            older_EW[written + edge - start, word] = bits << np.uint64(1) | carry
-            carry = bits >> np.uint64(63)
 
 
 @njit(nogil=True, cache=True)

@@ -37,7 +37,7 @@ from flows.tasks.tracking.content import (
     track_tables,
 )
 from flows.tasks.train import EpochRow, OnEpoch
-from storage.artifacts.artifact import ArtifactMissing, Lineage, digest, lineage_of, names, read_bytes, read_table
+from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
 from storage.layout import FORECAST, WEIGHTS
 from storage.tracking.live_curves import LiveCurves
 from storage.tracking.model_package import packed_model
@@ -111,10 +111,7 @@ def send_training(tracker: Tracker, address: str) -> dict[str, Any]:
 
 def send_report(tracker: Tracker, address: str) -> dict[str, Any]:
     """Track the retraining of a report; returns the id of its run and the registered version of its model."""
-    table, summary = read_report(address)
-    if "challenger" not in summary:
-        raise ArtifactMissing(f"the report {address} is of an earlier version, which sent it itself")
-    return track_run(tracker, table, summary)
+    return track_run(tracker, *read_report(address))
 
 
 def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) -> dict[str, Any]:
@@ -214,11 +211,11 @@ def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
 
 def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
     """Track the distances of the newest step from the earlier ones as drift/interactions, ..., and all as a plot."""
-    rows, decision = read_drift(drift)
+    rows, alarms = read_drift(drift)
     newest = rows.filter(pl.col("step") == opened.num_steps, pl.col("deviation").is_not_null())
     values = {f"drift/{row['metric']}": row["deviation"] for row in newest.to_dicts()}
     run.metrics(values, step=opened.num_steps, replace=True)
-    run.tags({"alarms": "; ".join(decision["alarms"]) or "none"})
+    run.tags({"alarms": "; ".join(alarms) or "none"})
     run.table("drift.csv", rows)
     run.plot("plots/drift.png", drift_curve(rows))
 
