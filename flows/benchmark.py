@@ -9,8 +9,7 @@ from prefect import flow
 from dyformer.embedder import Scorer
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
-from dyformer.experiments.changes import changes_of, check_effect
-from dyformer.experiments.methods import METHODS, Variation, default_methods
+from dyformer.experiments.methods import METHODS, Variation, changes_of, check_effect, default_methods
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES
 from dyformer.experiments.tables import printed_tables

@@ -32,6 +32,7 @@ from flows.options import (
     On,
     Ranks,
     Seed,
+    Stored,
     WholeTables,
     check_alone,
     check_ingested,
@@ -226,7 +227,7 @@ def sql(
 
 @app.command()
 def drop(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")],
+    dataset: Stored,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="remove it without confirmation")] = False,
 ) -> None:
     """Remove a dataset from the store permanently; it can then be ingested again with other options."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Name = Annotated[
     str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or a new one for your own log")
 ]
+Stored = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="change a setting: --set model.num_layers=4; repeat for several", show_default=False),

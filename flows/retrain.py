@@ -33,17 +33,15 @@ from flows.stages import (
 )
 from flows.tasks.complete_windows import complete_snapshots
 from flows.tasks.drift import read_drift, send_alarm, write_drift
-from flows.tasks.evaluation.backtest import backtest_published, check_forecast
-from flows.tasks.evaluation.evaluate import Group, Posed, units_of
+from flows.tasks.evaluation.evaluate import Group, Posed, backtest_published, check_forecast, units_of
 from flows.tasks.evaluation.promote import promote_if_better, unranked
 from flows.tasks.finished import finished_report
-from flows.tasks.first_forecasts import first_rows, write_first_forecasts
 from flows.tasks.models import DYFORMER, Contender
+from flows.tasks.predict import first_rows, write_first_forecasts
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
-from flows.tasks.stage_times import plan_line
-from flows.tasks.start import Pause, Start, pause_of, start_of, warm
+from flows.tasks.start import Pause, Start, pause_of, plan_line, start_of, warm
 
 METHOD = "DyFormer"
 FROM_SCRATCH = "trained from scratch, as every `run` does"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 HEADER = b"created_at,user,item,note"
 BROKEN = (
     b"2024-03-01T10:00:00Z,,lamp,no user",

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.baselines.activity import activity_features
 from dyformer.embedder import Embedder, LabelledNodes, NodeScore, NodeScorer
 from dyformer.evaluation.fitting import MIN_TRAINED_STEPS, fitted_vectors, rotated
 from dyformer.evaluation.rows import METRICS_SCHEMA, log_rows
@@ -20,7 +19,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import NodeLabels, first_positives, newest_labels, positive_coverage
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.scoring.node_head import FeaturesOf, fit_node_head
+from dyformer.scoring.node_head import FeaturesOf, activity_features, fit_node_head
 
 PROTOCOL = "labels"
 PUBLISHED_PROTOCOL = "labels-published"

@@ -27,9 +27,14 @@ from dyformer.evaluation.labelled_steps import sampled_steps
 from dyformer.evaluation.protocols import prequential, protocol_of
 from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen_units, evaluated
 from dyformer.experiments.arguments import (
+    ENDS,
     check_device,
     check_process,
+    has_text_ids,
+    id_texts,
     one_of,
+    pair_frame,
+    paths_of,
     reported,
     settings_of,
     several,
@@ -37,21 +42,18 @@ from dyformer.experiments.arguments import (
 )
 from dyformer.experiments.methods import (
     BASELINES,
-    METHODS,
     Method,
     Variation,
     capped,
-    checked_method,
-    default_methods,
+    named_methods,
     own_errors,
 )
 from dyformer.experiments.saved_models import read_model, write_model
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import column_table, score_table
-from dyformer.experiments.titles import full_title
-from dyformer.graphs.horizon import next_window
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
+from dyformer.graphs.windows import next_window
 from dyformer.logs.compression import local_file
 from dyformer.logs.datasets import OWN_LOG_WINDOW
 from dyformer.logs.events import check_bad_rows, read_events
@@ -67,7 +69,6 @@ if TYPE_CHECKING:
 
     from dyformer.training.stored_weights import TrainedDyFormer
 
-ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also the names of the sides
 IN_MEMORY = ("paper", "prequential", "forecasts")  # protocols that read no more than the snapshots of a log
 VALIDITY = ("valid_from", "valid_to")  # of a forecast
 NUM_NAMED = 5  # at most so many unknown ids are named in a message
@@ -120,7 +121,7 @@ class Model:
                 method.
         """
         check_process()
-        frame = _pair_frame(pairs)
+        frame = pair_frame(pairs)
         target_side = len(set(self.graph.dynamic.side_N.tolist())) - 1
         source_P = self.graph.numbers_of(frame["source"], side=0)
         target_P = self.graph.numbers_of(frame["target"], side=target_side)
@@ -156,7 +157,7 @@ class Model:
                 f"{len(self.graph.nodes):,} nodes are too many to compare all pairs (up to {MAX_NODES:,}): use "
                 f"model.scores(pairs), or the command `dyformer run`, which chooses candidates"
             )
-        wanted = None if ids is None else _id_texts(ids)
+        wanted = None if ids is None else id_texts(ids)
         query_A = None if wanted is None else np.unique(self.graph.numbers_of(wanted, side=0))
         with self._scoring():
             best = self.forecast.top(k, links=links, query_A=query_A)
@@ -318,7 +319,7 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
         LogError: (a ValueError) no such file or column, no usable row, or too many bad rows.
     """
     check_process()
-    paths = _paths(log)
+    paths = paths_of(log)
     frame = as_frame(log) if paths is None else None
     files = [local_file(path) for path in paths or ()] if frame is None else [frame_file(frame)]
     declared = Declared(
@@ -333,7 +334,7 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     plan = sniff_plan(files, declared)
     result = read_events(files, plan)
     check_bad_rows(result.quarantine, result.num_read, max_bad)
-    are_texts = frame is not None and _has_text_ids(frame, plan)
+    are_texts = frame is not None and has_text_ids(frame, plan)
     ids_type = pl.Int64 if result.events["source"].dtype.is_integer() and not are_texts else pl.String
     columns = [pl.col(ENDS).cast(ids_type), pl.col("time").cast(_type_of_times(plan.time_unit)), "weight"]
     return Log(events=result.events.select(columns), quarantine=result.quarantine, plan=plan)
@@ -377,7 +378,7 @@ def fit(
     known = graph if until is None else graph.until(until)
     step, dynamic = known.num_steps, known.dynamic
     experiment = Experiment().changed(settings_of(settings))
-    [(title, named)] = _named([method]).items()
+    [(title, named)] = named_methods([method]).items()
     chosen = _with_settings(title, named, experiment, device, say)
     if step < 3:
         raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
@@ -469,7 +470,10 @@ def evaluate(  # noqa: PLR0913 - what a comparison may vary
     check_device(device)
     chosen = _protocol(protocol, None if ks is None else several("ks", ks, least=1))
     experiment = Experiment().changed(settings_of(settings))
-    named = {title: _with_settings(title, method, experiment, device, say) for title, method in _named(methods).items()}
+    named = {
+        title: _with_settings(title, method, experiment, device, say)
+        for title, method in named_methods(methods).items()
+    }
     wrong = [title for title, method in named.items() if not chosen.evaluates(method)]
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: the protocol {chosen.name!r} does not evaluate methods of this kind")
@@ -517,27 +521,6 @@ def _result(
     return Result(job.units, job.seed, tables.__getitem__, {**tables, **drawn}.__getitem__)
 
 
-def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:
-    if isinstance(methods, Mapping | list | tuple | set | frozenset) and not methods:
-        raise ValueError(f'methods = {methods!r}: expected one method at least, such as "L3"')
-    if methods is None or isinstance(methods, Mapping):
-        given = default_methods() if methods is None else methods
-        return {title: checked_method(title, method) for title, method in given.items()}
-    named: dict[str, Method] = {}
-    for wanted in methods if isinstance(methods, list | tuple | set | frozenset) else [methods]:
-        name = (
-            full_title(wanted, METHODS)
-            if isinstance(wanted, str)
-            else getattr(wanted, "__name__", type(wanted).__name__)
-        )
-        method = METHODS[name] if isinstance(wanted, str) else checked_method(name, wanted)
-        title = next((title for title, known in METHODS.items() if known is method), name)
-        if title in named:
-            raise ValueError(f"two methods have the title {title!r}: give a mapping from titles of your own to methods")
-        named[title] = method
-    return named
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Training:
     """DyFormer, trained on a device whenever it is fitted; its epochs are reported."""
@@ -575,29 +558,6 @@ def _check_graph(graph: object) -> None:
         raise ValueError(f'expected a Graph, such as log.snapshots("7d"); found {type(graph).__name__}')
 
 
-def _has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:
-    ends = (plan.columns.source, plan.columns.target)
-    types = [str(frame[frame.columns[end] if isinstance(end, int) else end].dtype).lower() for end in ends]
-    return any(name.startswith(("str", "object", "cat", "enum")) for name in types)
-
-
-def _paths(log: object) -> list[str | Path] | None:
-    """Give the paths of a log; None where it is in memory."""
-    if isinstance(log, str | Path):
-        return [log]
-    if isinstance(log, Sequence) and not isinstance(log, bytes) and all(isinstance(path, str | Path) for path in log):
-        return list(log)
-    return None
-
-
-def _id_texts(ids: object) -> pl.Series:
-    """Give ids as texts; raises ValueError for what is neither an id nor several of them."""
-    single = isinstance(ids, str | int | np.integer) and not isinstance(ids, bool)
-    if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
-        raise ValueError(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
-    return pl.Series([str(each) for each in ([ids] if single else ids)], dtype=pl.String)  # pyright: ignore[reportGeneralTypeIssues]
-
-
 def _written(title: str, epoch: Progress, until: int) -> str:
     losses = ", ".join(f"{name} {value:.4f}" for name, value in epoch.losses.items())
     return f"{title} until step {until}, {epoch.stage}, epoch {epoch.epoch}: {losses} ({epoch.seconds:.1f} s)"
@@ -629,22 +589,6 @@ def _model_of(
 
 def _type_of_times(unit: TimeUnit) -> pl.DataType:
     return pl.Int64() if unit == "step" else pl.Datetime("us", "UTC")
-
-
-def _pair_frame(pairs: Any) -> pl.DataFrame:
-    if isinstance(pairs, str | bytes) or not (isinstance(pairs, Sequence) or hasattr(pairs, "columns")):
-        raise ValueError(
-            f"expected pairs such as [(source, target)], or a frame with these columns; found {type(pairs).__name__}"
-        )
-    if isinstance(pairs, Sequence):
-        wrong = [pair for pair in pairs if isinstance(pair, str) or not (isinstance(pair, Sequence) and len(pair) == 2)]
-        if wrong:
-            raise ValueError(f"expected pairs such as [(source, target)]; found {wrong[0]!r}")
-        return pl.DataFrame({end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)})
-    missing = [end for end in ENDS if end not in pairs.columns]
-    if missing:
-        raise ValueError(f"no column {' and '.join(missing)} among {list(pairs.columns)}: expected source and target")
-    return pl.DataFrame({end: pl.Series(pairs[end].to_list(), strict=False).cast(pl.String) for end in ENDS})
 
 
 def _without_one_side(frame: pl.DataFrame) -> pl.DataFrame:

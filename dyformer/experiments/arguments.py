@@ -3,9 +3,19 @@
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+import polars as pl
 
 from dyformer.extras import need
+from dyformer.logs.plan import ReadPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also the names of the sides
 
 _used_in: int | None = None  # the process that has used the API
 
@@ -93,3 +103,44 @@ def reported(progress: object) -> Callable[[str], None]:
     if not isinstance(progress, Callable):
         raise ValueError(f"progress = {progress!r}: expected a function of one text, such as print, or None")
     return progress
+
+
+def paths_of(log: object) -> list[str | Path] | None:
+    """Give the paths of a log; None where it is in memory."""
+    if isinstance(log, str | Path):
+        return [log]
+    if isinstance(log, Sequence) and not isinstance(log, bytes) and all(isinstance(path, str | Path) for path in log):
+        return list(log)
+    return None
+
+
+def id_texts(ids: object) -> pl.Series:
+    """Give ids as texts; raises ValueError for what is neither an id nor several of them."""
+    single = isinstance(ids, str | int | np.integer) and not isinstance(ids, bool)
+    if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
+        raise ValueError(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
+    return pl.Series([str(each) for each in ([ids] if single else ids)], dtype=pl.String)  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def pair_frame(pairs: Any) -> pl.DataFrame:
+    """Give pairs of ids, a frame or a sequence, as texts in the columns of ENDS; raises ValueError for others."""
+    if isinstance(pairs, str | bytes) or not (isinstance(pairs, Sequence) or hasattr(pairs, "columns")):
+        raise ValueError(
+            f"expected pairs such as [(source, target)], or a frame with these columns; found {type(pairs).__name__}"
+        )
+    if isinstance(pairs, Sequence):
+        wrong = [pair for pair in pairs if isinstance(pair, str) or not (isinstance(pair, Sequence) and len(pair) == 2)]
+        if wrong:
+            raise ValueError(f"expected pairs such as [(source, target)]; found {wrong[0]!r}")
+        return pl.DataFrame({end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)})
+    missing = [end for end in ENDS if end not in pairs.columns]
+    if missing:
+        raise ValueError(f"no column {' and '.join(missing)} among {list(pairs.columns)}: expected source and target")
+    return pl.DataFrame({end: pl.Series(pairs[end].to_list(), strict=False).cast(pl.String) for end in ENDS})
+
+
+def has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:
+    """Whether a column of ids of a frame has texts."""
+    ends = (plan.columns.source, plan.columns.target)
+    types = [str(frame[frame.columns[end] if isinstance(end, int) else end].dtype).lower() for end in ends]
+    return any(name.startswith(("str", "object", "cat", "enum")) for name in types)

@@ -1,7 +1,7 @@
 """A checked log -> a model of its events, which every later event changes as soon as it is observed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -9,21 +9,18 @@ import polars as pl
 
 from dyformer.experiments.api import Log, read_log
 from dyformer.experiments.arguments import check_process, reported, texts, whole
+from dyformer.graphs.windows import EPOCH, MICROSECOND
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.time_windows import horizon_length
-from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.event_forecaster import EventForecaster, fit_on_past
 from dyformer.scoring.event_heads import Done
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
-from dyformer.scoring.past_fit import fit_on_past
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import EventState
 
 if TYPE_CHECKING:
     import pandas as pd
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 
 class EventModel:

@@ -1,11 +1,15 @@
-"""METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
+"""METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table.
+
+Beside them, which settings each of them reads.
+"""
 
 import inspect
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from dyformer.baselines.activity import Activity, ActivityRegression
@@ -16,9 +20,8 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
 from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
-from dyformer.experiments.published import PUBLISHED
-from dyformer.experiments.settings import Experiment
-from dyformer.experiments.titles import UnknownMethod
+from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from dyformer.experiments.titles import UnknownMethod, full_title
 from dyformer.extras import MissingExtra, is_installed, need
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.event_forecaster import EventForecaster
@@ -28,6 +31,70 @@ from dyformer.scoring.forecaster import Forecaster
 if TYPE_CHECKING:
     from dyformer.training.checkpoint import Progress
     from dyformer.training.stored_weights import TrainedDyFormer
+
+
+# Adam of PyTorch 1.4, with which the paper was computed. Both losses are sums in which every step counts alike.
+_TRAINING: Mapping[str, Any] = {
+    "optimizer": "plain",
+    "learning_rate": 1e-3,
+    "id_learning_rate": 1e-3,
+    "weight_decay": 5e-4,
+    "clip_norm": 1.0,
+    "batches_per_step": 1,
+    "step_half_life": None,
+    "num_negatives": 10,
+    "negative_weight": 1.0,
+    "hard_negatives": 0.0,
+    "validation_fraction": 0.1,
+}
+
+PUBLISHED: Mapping[str, Any] = MappingProxyType(
+    {
+        # Section 3.4: H^(0) is a linear map of one-hot vectors, and a vector is the output of the last layer.
+        "model.inputs": "id",
+        "model.id_fraction": 1.0,
+        "model.id_dropout": 0.0,
+        "model.output": "plain",
+        "model.initial_weights": "plain",
+        "model.width": 128,
+        "model.num_layers": 2,
+        "model.num_heads": 8,
+        "model.feed_forward_width": 128,
+        "model.residual_dropout": 0.5,
+        "model.attention_dropout": 0.1,
+        "model.gpu_precision": "float32",
+        "model.encodings": "both",
+        "model.towers": "two",
+        "model.max_hops": None,
+        # Section 3.2: as many context nodes as targets.
+        "model.num_context": None,
+        "model.num_targets": 1024,
+        # Section 4.1: scores are inner products; L_recon of the first view + 1 x L_view, and no other loss.
+        "model.pair_score": "plain",
+        "pretrain.mask_lag": True,
+        "pretrain.reconstructed_views": "first",
+        "pretrain.view": "plain",
+        "pretrain.view_weight": 1.0,
+        "pretrain.id_weight": 0.0,
+        "pretrain.id_penalty": 0.0,
+        "pretrain.num_history_links": 1,
+        "pretrain.num_positives": 128,
+        "pretrain.num_targets": 256,
+        # Section 4.2: 256 positive pairs, whose ends are up to 512 targets, and 2,560 negative pairs among 512 others.
+        "finetune.num_positives": 256,
+        "finetune.num_targets": 1024,
+        "finetune.ranking_weight": 0.0,
+        **{f"{stage}.{name}": value for stage in ("pretrain", "finetune") for name, value in _TRAINING.items()},
+        # Section 5.1: every step's model is trained from scratch.
+        "warm_start": None,
+        # Section 5.1: a logistic regression on the products of two vectors.
+    }
+)
+"""Settings of the paper's own model (Cong et al., SDM 2023), every one but the length of its training.
+
+Of the paper's ranges these are the values taken: 8 heads, 2 layers, width 128, negatives weighted like positives.
+"""
+
 
 Method = Embedder | Scorer
 
@@ -357,6 +424,28 @@ def checked_method(name: str, found: Any, kinds: tuple[type, ...] = USUAL_KINDS)
     raise UnknownMethod(f"{name}: {expected}; found {type(method).__name__} without {lacks}")
 
 
+def named_methods(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:
+    """Give methods by title, from titles of METHODS, objects, a mapping, or None (default ones). Raises ValueError."""
+    if isinstance(methods, Mapping | list | tuple | set | frozenset) and not methods:
+        raise ValueError(f'methods = {methods!r}: expected one method at least, such as "L3"')
+    if methods is None or isinstance(methods, Mapping):
+        given = default_methods() if methods is None else methods
+        return {title: checked_method(title, method) for title, method in given.items()}
+    named: dict[str, Method] = {}
+    for wanted in methods if isinstance(methods, list | tuple | set | frozenset) else [methods]:
+        name = (
+            full_title(wanted, METHODS)
+            if isinstance(wanted, str)
+            else getattr(wanted, "__name__", type(wanted).__name__)
+        )
+        method = METHODS[name] if isinstance(wanted, str) else checked_method(name, wanted)
+        title = next((title for title, known in METHODS.items() if known is method), name)
+        if title in named:
+            raise ValueError(f"two methods have the title {title!r}: give a mapping from titles of your own to methods")
+        named[title] = method
+    return named
+
+
 def is_built_in(method: object) -> bool:
     """Whether a method is one of this package."""
     return type(method).__module__.startswith("dyformer.")
@@ -389,3 +478,63 @@ def _files_of(method: object) -> set[str]:
 
 def _found(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+READ = ("graph", "model", "pretrain", "finetune", "warm_start", "max_epochs")
+"""Parts of the settings that a benchmark reads; the others are of retrainings."""
+
+
+class NoEffect(ValueError):
+    """A changed setting that changes no score."""
+
+
+def check_effect(names: Iterable[str], methods: Iterable[Any]) -> None:
+    """Raise NoEffect for a changed setting that no method reads, or that each which reads it sets itself.
+
+    Args:
+        names: of settings, such as "model.width".
+        methods: with the settings that a search chose.
+    """
+    compared = list(methods)
+    for name in names:
+        if not any(_reads(method, name) for method in compared):
+            raise NoEffect(f"{name} has no effect here: the methods do not read it, or set it themselves")
+
+
+def changes_of(experiment: Experiment, dataset: str) -> dict[str, Any]:
+    """Give the settings, of those that benchmarks read, in which an experiment differs from a dataset's own."""
+    usual = _flat(as_record(experiment_for(dataset), READ))
+    return {name: value for name, value in _flat(as_record(experiment, READ)).items() if usual.get(name, ()) != value}
+
+
+def settings_of(method: Any, experiment: Experiment) -> dict[str, Any]:
+    """Give the settings with which a method is trained and evaluated, those of a part nested, as in as_record.
+
+    DyFormer's are those of the experiment with its own changes; another method's are its fields, and the experiment's
+    `graph.*`, which a ranker of events does not read. Numbers of epochs are those after the cap of `max_epochs`, for
+    which `method` is one of `capped`.
+    """
+    if isinstance(method, Variation | TrainingStage):
+        return as_record(method.changed(experiment).capped, READ[:-1])
+    own = (
+        {each.name: getattr(method, each.name) for each in fields(method) if each.init} if is_dataclass(method) else {}
+    )
+    return own if isinstance(method, Ranker) else {**as_record(experiment, "graph"), **own}
+
+
+def _reads(method: Any, name: str) -> bool:
+    part = name.partition(".")[0]
+    method = method.variation if isinstance(method, TrainingStage) else method
+    if isinstance(method, Variation):
+        return part in READ and not method.sets(name)
+    if part == "max_epochs":
+        return is_dataclass(method) and any(each.name in EPOCHS for each in fields(method) if each.init)
+    return part == "graph" and not isinstance(method, Ranker)
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Give a record with dotted names, in its order; a part that is none stays under its own name."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        flat |= {f"{name}.{inner}": own for inner, own in value.items()} if isinstance(value, dict) else {name: value}
+    return flat

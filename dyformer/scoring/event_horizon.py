@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.scoring.calibration import Calibration, fit_calibration
+from dyformer.scoring.event_forecaster import FEWEST_EVENTS, TooFewPastEvents
 from dyformer.scoring.event_pairs import COLUMNS, EVENTS, FittedEventPairs, PairInputs, fitted_events, fitted_heads
 from dyformer.scoring.heads import plain_values, with_arrays
 from dyformer.scoring.labelled_tables import LabelledTable, stacked
-from dyformer.scoring.past_fit import FEWEST_EVENTS, TooFewPastEvents
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import EventState, StateSettings
 

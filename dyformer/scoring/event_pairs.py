@@ -21,10 +21,9 @@ from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.sampling.pairs import Pairs
-from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
+from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, TooFewPastEvents, fit_on_past
 from dyformer.scoring.heads import Head, fit_scaled_heads, head_from_record, mean_logits, plain_values
 from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, stacked
-from dyformer.scoring.past_fit import TooFewPastEvents, fit_on_past
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings
 

@@ -1,16 +1,106 @@
 """Rows of candidates and the heads that ranked them -> for each row, the features that raise it most, in words.
 
-R rows    F features    Q queries
+What each adds to a row's output is read from the paths through the trees, which are in the text of a LightGBM model.
+
+R rows    F features    Q queries    N nodes of all trees    L leaves of all trees    T trees
 """
 
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_heads import GroupHead
-from dyformer.scoring.tree_paths import path_contributions, paths_of
 from dyformer.streams.event_state import FEATURES, INDEX, names
 from dyformer.streams.feature_words import STEMS, in_words
+
+DEFAULT_LEFT = 2  # bit of LightGBM's decision_type
+MISSING_AS_ZERO, MISSING_AS_NAN = 1, 2  # its next two bits
+ZERO = 1e-35  # what LightGBM takes for zero
+
+
+class TreePaths(NamedTuple):
+    """Trees one after another; a child below 0 is leaf -1 - child. A tree without splits has a leaf alone."""
+
+    first_node_T: NDArray[np.int64]
+    first_leaf_T: NDArray[np.int64]
+    has_nodes_T: NDArray[np.bool_]
+    feature_N: NDArray[np.int64]
+    threshold_N: NDArray[np.float64]
+    decision_N: NDArray[np.int64]
+    left_N: NDArray[np.int64]  # numbers within the tree
+    right_N: NDArray[np.int64]
+    value_N: NDArray[np.float64]  # mean output of the fitted rows that came to the node
+    value_L: NDArray[np.float64]
+
+
+@lru_cache(maxsize=64)
+def paths_of(text: str) -> TreePaths:
+    """Read the trees of a model. Raises ValueError for categorical splits and linear leaves."""
+    trees = [_fields(block) for block in text.split("end of trees", maxsplit=1)[0].split("\nTree=")[1:]]
+    if any(tree.get("is_linear", "0") != "0" or tree.get("num_cat", "0") != "0" for tree in trees):
+        raise ValueError("expected trees with splits by thresholds and constant leaves alone")
+    num_nodes = [len(tree.get("split_feature", "").split()) for tree in trees]
+    num_leaves = [len(tree["leaf_value"].split()) for tree in trees]
+
+    def joined(name: str, kind: type) -> NDArray:
+        return np.array([kind(value) for tree in trees for value in tree.get(name, "").split()], dtype=kind)
+
+    return TreePaths(
+        first_node_T=np.cumsum([0, *num_nodes])[:-1],
+        first_leaf_T=np.cumsum([0, *num_leaves])[:-1],
+        has_nodes_T=np.array(num_nodes) > 0,
+        feature_N=joined("split_feature", int),
+        threshold_N=joined("threshold", float),
+        decision_N=joined("decision_type", int),
+        left_N=joined("left_child", int),
+        right_N=joined("right_child", int),
+        value_N=joined("internal_value", float),
+        value_L=joined("leaf_value", float),
+    )
+
+
+def _fields(block: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in block.splitlines())
+    return {name: value for name, sign, value in pairs if sign}
+
+
+@njit
+def _goes_left(value, threshold, decision):
+    missing = (decision >> 2) & 3
+    if math.isnan(value) and missing != MISSING_AS_NAN:
+        value = 0.0
+    if (missing == MISSING_AS_NAN and math.isnan(value)) or (missing == MISSING_AS_ZERO and abs(value) <= ZERO):
+        return (decision & DEFAULT_LEFT) != 0
+    return value <= threshold
+
+
+@njit(nogil=True, cache=True)
+def path_contributions(trees, row_RF):
+    """Divide the outputs of rows among the features, [R, F]: the changes of the mean output along a row's path.
+
+    Each split on the way from the root to the leaf counts for its feature (Saabas, 2014). The sum over the features is
+    the output less the mean outputs of the roots.
+    """
+    total_RF = np.zeros(row_RF.shape)
+    for tree in range(len(trees.first_node_T)):
+        first, leaves = trees.first_node_T[tree], trees.first_leaf_T[tree]
+        for row in range(len(row_RF)):
+            node = 0 if trees.has_nodes_T[tree] else -1
+            while node >= 0:
+                at = first + node
+                feature = trees.feature_N[at]
+                value = np.float64(row_RF[row, feature])
+                goes_left = _goes_left(value, trees.threshold_N[at], trees.decision_N[at])
+                node = trees.left_N[at] if goes_left else trees.right_N[at]
+                after = trees.value_N[first + node] if node >= 0 else trees.value_L[leaves - 1 - node]
+                total_RF[row, feature] += after - trees.value_N[at]
+    return total_RF
+
 
 NUM_REASONS = 3
 COMMON = np.array([INDEX[name] for group in ("received", "source", "context") for name in names()[group]])

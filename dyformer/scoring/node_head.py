@@ -1,6 +1,6 @@
-"""Features of nodes and past labels -> a logistic regression that scores nodes.
+"""Features of nodes, those of their activity among them, and past labels -> a logistic regression that scores nodes.
 
-N nodes    F features    P labelled nodes
+N nodes    F features    P labelled nodes    R interactions    E ends of interactions
 """
 
 from collections.abc import Callable, Sequence
@@ -10,10 +10,18 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import LabelledNodes, NodeScore
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.graphs.snapshots import interactions_of
+from dyformer.sampling.pairs import past_pair_keys
+from dyformer.scoring.contact_features import HALF_LIVES
 from dyformer.scoring.decoder import STRENGTHS, fit_decoder, logit, score
 
 FOLDS = 5
 STRENGTH = 0.01  # C where a single node is positive, so that nothing can be chosen by
+
+FEATURES = ("last", "ever", "decayed_025", "decayed_1", "decayed_4", "since_last", "since_first", "partners")
+"""Columns of `activity_features`, each as log1p: a node's interactions as source or target in the newest step, in all
+steps, and decayed with half-lives of 0.25, 1 and 4 windows; the age of its newest and of its first one in windows; and
+the number of its partners."""
 
 FeaturesOf = Callable[[PreparedGraph], NDArray[np.floating]]
 """A graph -> the features [N, F] of all its nodes."""
@@ -55,3 +63,23 @@ def chosen_strength(inputs_PF: NDArray[np.floating], positive_P: NDArray[np.bool
             found_P = score(decoder, inputs_PF[held_out_P])
             losses[number] += log_loss(positive_P[held_out_P], found_P, labels=[False, True])
     return STRENGTHS[int(losses.argmin())]
+
+
+def activity_features(graph: PreparedGraph) -> NDArray[np.float64]:
+    """Give FEATURES of all nodes, [N, F], in continuous time. Raises ValueError for a graph without interactions."""
+    rows, num_nodes, until = interactions_of(graph.history), len(graph.history.node_N), graph.until
+    node_E = np.concatenate([rows.source_R, rows.target_R])
+    age_E = np.tile(until - rows.position_R, 2)
+    since_N, first_N = np.full(num_nodes, until + 1.0), np.zeros(num_nodes)  # a node without interactions: as if before
+    np.minimum.at(since_N, node_E, age_E)
+    np.maximum.at(first_N, node_E, age_E)
+    key_K = past_pair_keys(graph.history.snapshots, num_nodes)
+    columns = [
+        np.bincount(node_E, age_E <= 1, num_nodes),
+        np.bincount(node_E, minlength=num_nodes),
+        *(np.bincount(node_E, 0.5 ** (age_E / half_life), num_nodes) for half_life in HALF_LIVES),
+        since_N,
+        first_N,
+        np.bincount(np.concatenate([key_K // num_nodes, key_K % num_nodes]), minlength=num_nodes),
+    ]
+    return np.log1p(np.column_stack(columns).astype(np.float64))

@@ -235,8 +235,7 @@ def _checked(
     evaluated = evaluated.changed(own)
     if evaluated.reads_interactions:
         experiment = experiment.check_interactions()
-    from dyformer.experiments.changes import check_effect
-    from dyformer.experiments.methods import Variation
+    from dyformer.experiments.methods import Variation, check_effect
     from flows.tasks.methods import benchmark_methods
 
     chosen = benchmark_methods(methods, evaluated)
@@ -262,7 +261,7 @@ def tables_of(
     """Give the printed tables of a benchmark; they state the chosen settings of methods and the cap on epochs."""
     from dyformer.experiments.studies.study_tables import epochs_sentence
     from dyformer.experiments.tables import printed_tables
-    from dyformer.experiments.tuning.chosen import tuned_sentence
+    from dyformer.experiments.tuning.grids import tuned_sentence
     from flows.benchmark import searched_steps
     from flows.tasks.snapshots import open_snapshots
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from flows.console import ongoing, print_frame, print_json, printable, printed_probability
-from flows.options import AsJson
+from flows.options import AsJson, Stored
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="id of the source, as in the log")]
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
 Refit = Annotated[bool, typer.Option("--refit", help="fit the forecaster again, on all events so far")]
 
 
@@ -22,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def rank(
-    dataset: Dataset,
+    dataset: Stored,
     source: Source,
     at: Annotated[
         str | None,
@@ -87,7 +86,7 @@ def _cells(row: dict[str, Any]) -> Iterator[Any]:
 
 
 def serve(
-    dataset: Dataset,
+    dataset: Stored,
     port: Annotated[
         int | None,
         typer.Option(

@@ -5,10 +5,8 @@ from typing import Annotated, Literal
 import typer
 
 from flows.console import print_frame, print_json, printable, with_written_times
-from flows.options import AsJson, Changes, check_ingested, experiment_from
+from flows.options import AsJson, Changes, Stored, check_ingested, experiment_from
 from flows.tasks.retention import KEEP
-
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command()(drift)
 
 
-def champions(dataset: Dataset, as_json: AsJson = False) -> None:
+def champions(dataset: Stored, as_json: AsJson = False) -> None:
     """List who was champion, since when and why, with the interval of the difference; the present one is last."""
     from storage.champions import champions as listed
     from storage.events.table import check_dataset
@@ -37,7 +35,7 @@ def champions(dataset: Dataset, as_json: AsJson = False) -> None:
 
 
 def rollback(
-    dataset: Dataset,
+    dataset: Stored,
     to: Annotated[
         int | None, typer.Option(help="number of an earlier champion (by default the one before)", show_default=False)
     ] = None,
@@ -58,7 +56,7 @@ def rollback(
 
 
 def export(
-    dataset: Dataset,
+    dataset: Stored,
     to: Annotated[
         str,
         typer.Option(
@@ -75,7 +73,7 @@ def export(
         print(printable(f"wrote {written}"))
 
 
-def drift(dataset: Dataset, changes: Changes = None, as_json: AsJson = False) -> None:
+def drift(dataset: Stored, changes: Changes = None, as_json: AsJson = False) -> None:
     """Compare the newest complete step with the earlier ones: volume, new nodes, repeats, published forecasts."""
     experiment = experiment_from(dataset, changes)
     check_ingested(dataset)
@@ -107,7 +105,7 @@ def compare(
 
 
 def prune(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")],
+    dataset: Stored,
     keep: Annotated[int, typer.Option(help="number of newest versions that stay", min=2)] = KEEP,
 ) -> None:
     """Remove old versions: what neither the newest ones, nor a champion, nor the ledger needs."""

@@ -19,9 +19,9 @@ import polars as pl
 from dyformer.logs.contract import TimeRange, time_difference
 from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.logs.validation import LAST_STEP
+from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
-from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, UnreadableMoment, open_horizon, open_ranking, read_moment, written_moment

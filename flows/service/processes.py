@@ -158,17 +158,22 @@ def called_with(*parts: str) -> list[int]:
 
 def end_marked(mark: str, seconds: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
     """Send SIGTERM to all processes of a mark, and after some seconds SIGKILL to those that are left."""
-    _signal(marked(mark), signal.SIGTERM)
-    wait_for_end(mark, seconds, is_hurried)
-    while left := marked(mark):
+    end_all(lambda: marked(mark), seconds, is_hurried)
+
+
+def end_all(processes: Callable[[], list[int]], seconds: float, is_hurried: Callable[[], bool]) -> None:
+    """Send SIGTERM to all processes, which are listed again and again, and later SIGKILL to those that are left."""
+    _signal(processes(), signal.SIGTERM)
+    wait_for_end(processes, seconds, is_hurried)
+    while left := processes():
         _signal(left, signal.SIGKILL)
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def wait_for_end(mark: str, seconds: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
-    """Wait until no process of a mark is left, or the seconds have passed."""
+def wait_for_end(processes: Callable[[], list[int]], seconds: float, is_hurried: Callable[[], bool]) -> None:
+    """Wait until none of the processes is left, or the seconds have passed."""
     until = time.monotonic() + seconds
-    while marked(mark) and time.monotonic() < until and not is_hurried():
+    while processes() and time.monotonic() < until and not is_hurried():
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

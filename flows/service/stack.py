@@ -380,7 +380,7 @@ def _stop(mark: str, workers: list[Service], stopping: Stopping) -> None:
     """End the workers and their runs first, because a run hands itself back to the server; then the servers."""
     for worker in workers:
         worker.terminate()
-    wait_for_end(f"{mark}-worker", SECONDS_FOR_RUNS + SECONDS_FOR_SERVERS, stopping.is_hurried)
+    wait_for_end(lambda: marked(f"{mark}-worker"), SECONDS_FOR_RUNS + SECONDS_FOR_SERVERS, stopping.is_hurried)
     for part in ("worker", "server"):
         end_marked(f"{mark}-{part}", SECONDS_FOR_SERVERS, stopping.is_hurried)
     assert not marked(mark)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flows.service.deployments import GPU_POOL, POOL
-from flows.service.processes import SECONDS_BETWEEN_LOOKS, Stopping, end_with, marked
+from flows.service.processes import SECONDS_BETWEEN_LOOKS, Stopping, end_all, end_with, marked
 
 RUNS = "DYFORMER_WORKER"  # in the environment of a worker and of its runs
 NUM_RUNS = {POOL: 2, GPU_POOL: 1}  # one training, and something short beside it where no GPU is its own
@@ -81,27 +81,13 @@ def run_worker(arguments: list[str]) -> int:
 def stop_worker(worker: "subprocess.Popen[bytes]", mark: str, is_hurried: Callable[[], bool]) -> None:
     """Stop the runs of a worker, and then the worker, which is frozen meanwhile: it would take them again."""
     worker.send_signal(signal.SIGSTOP)
-    _end(lambda: [each for each in marked(mark, RUNS) if each != worker.pid], SECONDS_FOR_RUNS, is_hurried)
+    end_all(lambda: [each for each in marked(mark, RUNS) if each != worker.pid], SECONDS_FOR_RUNS, is_hurried)
     worker.terminate()
     worker.send_signal(signal.SIGCONT)
     with suppress(subprocess.TimeoutExpired):
         worker.wait(SECONDS_FOR_WORKER)
     if worker.poll() is None:
         worker.kill()
-
-
-def _end(processes: Callable[[], list[int]], seconds: float, is_hurried: Callable[[], bool]) -> None:
-    until = time.monotonic() + seconds
-    _signal(processes(), signal.SIGTERM)
-    while processes() and time.monotonic() < until and not is_hurried():
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    _signal(processes(), signal.SIGKILL)
-
-
-def _signal(processes: list[int], number: int) -> None:
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.kill(process, number)
 
 
 def main() -> None:

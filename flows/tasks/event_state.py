@@ -16,9 +16,8 @@ import polars as pl
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
+from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, fit_on_past
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
-from dyformer.scoring.past_fit import fit_on_past
 from dyformer.streams.event_log import MICROSECOND, EventLog, NumberedEvents, event_log_of
 from dyformer.streams.event_state import EventState, StateSettings
 from flows.console import ongoing
@@ -33,7 +32,7 @@ from storage.layout import EVENT_MODEL, STATE, Layout
 
 STATE_CODE = ("dyformer.streams.event_state", "dyformer.streams.event_log")
 HORIZON_CODE = ("dyformer.scoring.event_horizon", "dyformer.streams.event_log")
-MODEL_CODE = ("dyformer.scoring.past_fit", "dyformer.streams.event_log")
+MODEL_CODE = ("dyformer.scoring.event_forecaster", "dyformer.streams.event_log")
 
 Show = Callable[[str], None]
 
@@ -84,13 +83,22 @@ def read_state(address: str) -> EventState:
 
 
 def _planned_state(layout: Layout, dataset: str, version: int) -> Planned:
+    settings = asdict(settings_of(layout, dataset, version))
+    return _planned(layout, "event_state", dataset, version, settings, STATE_CODE)
+
+
+def _planned(
+    layout: Layout, kind: str, dataset: str, version: int, settings: dict[str, Any], code: tuple[str, ...]
+) -> Planned:
+    """Plan an artifact of the events of a version; with `before` in the settings, of those that are older."""
+    newest, before = newest_time(layout, dataset, version), settings.get("before")
     lineage = Lineage(
-        kind="event_state",
+        kind=kind,
         dataset=dataset,
         table_version=version,
-        settings=asdict(settings_of(layout, dataset, version)),
-        code_version=code_digest(*STATE_CODE),
-        max_event_time=newest_time(layout, dataset, version),
+        settings=settings,
+        code_version=code_digest(*code),
+        max_event_time=newest if before is None else min(newest, before - 1),
         inputs=_commit_input(layout, dataset, version),
     )
     return planned(layout, lineage)
@@ -183,16 +191,7 @@ def make_model(
     chosen = EventForecaster() if method is None else method
     directed = settings_of(layout, dataset, version).directed
     settings: dict[str, Any] = {"method": {**asdict(chosen), "directed": directed}, "before": before, "seed": seed}
-    newest = newest_time(layout, dataset, version)
-    lineage = Lineage(
-        kind="event_model",
-        dataset=dataset,
-        table_version=version,
-        settings=settings,
-        code_version=code_digest(*MODEL_CODE),
-        max_event_time=newest if before is None else min(newest, before - 1),
-        inputs=_commit_input(layout, dataset, version),
-    )
+    plan = _planned(layout, "event_model", dataset, version, settings, MODEL_CODE)
 
     def make() -> dict[str, bytes]:
         log = events_before(layout, dataset, version, before).log
@@ -201,7 +200,7 @@ def make_model(
             fitted = fit_on_past(given, log, seed=seed, done=done)
         return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
 
-    return planned(layout, lineage).made(make)
+    return plan.made(make)
 
 
 def read_model(address: str) -> FittedEventForecaster:
@@ -224,24 +223,16 @@ def make_horizon(
     """
     layout = layout or Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
-    newest = newest_time(layout, dataset, version)
-    settings = settings_of(layout, dataset, version)
-    lineage = Lineage(
-        kind="horizon_model",
-        dataset=dataset,
-        table_version=version,
-        settings={"state": asdict(settings), "length": length, "before": before, "seed": seed},
-        code_version=code_digest(*HORIZON_CODE),
-        max_event_time=newest if before is None else min(newest, before - 1),
-        inputs=_commit_input(layout, dataset, version),
-    )
+    of_state = settings_of(layout, dataset, version)
+    settings = {"state": asdict(of_state), "length": length, "before": before, "seed": seed}
+    plan = _planned(layout, "horizon_model", dataset, version, settings, HORIZON_CODE)
 
     def make() -> dict[str, bytes]:
         log = events_before(layout, dataset, version, before).log
-        fitted = fit_horizon(log, settings, length=length, seed=seed)
+        fitted = fit_horizon(log, of_state, length=length, seed=seed)
         return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
 
-    return planned(layout, lineage).made(make)
+    return plan.made(make)
 
 
 def read_horizon(address: str) -> FittedHorizon:

@@ -5,13 +5,14 @@ Times as users write them are microseconds since the epoch, or the log's own int
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from dyformer.graphs.windows import EPOCH, MICROSECOND
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_horizon import FittedHorizon
@@ -39,8 +40,6 @@ from storage.layout import Layout
 
 MICROSECONDS_OF = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
 LARGEST = 1 << 62  # count of a unit, or step
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 FIRST_YEAR, LAST_YEAR = 1678, 2262
 RANGE = tuple((datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND for year in (FIRST_YEAR, LAST_YEAR))
 INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")

@@ -28,7 +28,7 @@ from dyformer.experiments.methods import (
     is_built_in,
 )
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
-from dyformer.experiments.tuning.chosen import tuned
+from dyformer.experiments.tuning.grids import tuned
 from dyformer.graphs.config import GraphConfig
 from dyformer.logs.datasets import DATASETS
 from flows.tasks.snapshots import Snapshots

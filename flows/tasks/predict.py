@@ -11,13 +11,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embed, Embedder, Scorer
+from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_of, forecast_record
 from dyformer.experiments.settings import Experiment, as_record
-from dyformer.graphs.horizon import Horizon, next_window
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.graphs.windows import Horizon, next_window
 from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import node_batches
 from dyformer.scoring.candidate_pairs import candidate_pairs
@@ -30,8 +31,9 @@ from flows.tasks.made import made, plan
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors
-from storage.artifacts.artifact import digest, lineage_of, read_bytes
+from storage.artifacts.artifact import digest, lineage_of, read_bytes, read_table
 from storage.artifacts.made import Contents
+from storage.champions import read_champion
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
 from storage.layout import FORECAST
@@ -318,3 +320,32 @@ def _named(links: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
         .join(partner, on="partner", how="left", maintain_order="left")
         .select("side", "id", "rank", "partner_side", "partner_id", *FORECAST_COLUMNS)
     )
+
+
+NUM_SHOWN = 10
+SHOWN = ("id", "partner_id", "probability", "linked_before")
+
+
+def write_first_forecasts(snapshots: str, seed: int = 0) -> str | None:
+    """Write the forecasts of the forecaster without vectors, or return None for a dataset that has a champion.
+
+    They are not published: only what has been compared with the baselines is. Where this method becomes champion, they
+    are the ones that it publishes, and are not made again.
+    """
+    opened = open_snapshots(snapshots)
+    champion, _ = read_champion(opened.layout, opened.dataset)
+    if champion is not None:
+        return None
+    return write_forecasts(snapshots, Contender(title=FORECASTER_WITHOUT), seed=seed)
+
+
+def first_rows(forecasts: str) -> tuple[str, pl.DataFrame]:
+    """Return a title, which says what they are not yet, and the NUM_SHOWN pairs of the highest scores, each once."""
+    table = read_table(forecasts, "forecasts")
+    ends = (pl.concat_str("side", pl.lit(" "), "id"), pl.concat_str("partner_side", pl.lit(" "), "partner_id"))
+    # A pair is a forecast of each of its ends, with one score.
+    pairs = table.unique([pl.min_horizontal(ends), pl.max_horizontal(ends), "score"], keep="first", maintain_order=True)
+    rows = pairs.sort("score", descending=True, maintain_order=True).head(NUM_SHOWN).select(SHOWN)
+    method = FORECASTER_WITHOUT[0].lower() + FORECASTER_WITHOUT[1:]
+    title = f"first forecasts, by {method}, before any training: not yet compared with other methods, so not published"
+    return title, rows

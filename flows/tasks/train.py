@@ -2,11 +2,15 @@
 
 import math
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import polars as pl
@@ -19,7 +23,6 @@ from dyformer.training.loop import check_ranks
 from dyformer.training.ranks import Rank
 from dyformer.training.stages import finetune, id_bytes, pretrain
 from flows.console import QUIET, tracked
-from flows.tasks.deferral import sigterm_deferred
 from flows.tasks.made import plan
 from flows.tasks.models import (
     DYFORMER,
@@ -266,3 +269,45 @@ def last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None
         return None, []
     tensors, record = load_checkpoint(folder, expected=key)
     return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in record["rows"]]
+
+
+MOST_SECONDS = 20.0  # a worker kills a run 30 s after SIGTERM
+
+
+@contextmanager
+def sigterm_deferred(most_seconds: float = MOST_SECONDS) -> Iterator[Callable[[], bool]]:
+    """Hold SIGTERM back until the end of a `with` block, for at most some seconds; a second one is not held back.
+
+    Then it does what it did before the block, and the process never goes on behind it.
+
+    Yields:
+        A function that says whether it has come.
+    """
+    before, received = signal.getsignal(signal.SIGTERM), threading.Event()
+    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+        yield received.is_set
+        return
+    timer = threading.Timer(most_seconds, _send)
+    timer.daemon = True
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if received.is_set():
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+            _send()
+        else:
+            received.set()
+            timer.start()
+
+    signal.signal(signal.SIGTERM, receive)
+    try:
+        yield received.is_set
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if received.is_set():
+            _send()
+            raise SystemExit(128 + signal.SIGTERM)  # whatever the handler did: the block did not reach its end
+
+
+def _send() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)

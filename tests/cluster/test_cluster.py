@@ -15,12 +15,12 @@ import polars as pl
 import pytest
 from cluster_ranges import numbers
 from own_log import own_log
+from own_snapshots import ingest_own
 
 from dyformer.experiments.settings import Experiment
 from flows.cluster import ClusterUnreachable, NodeDiffers, TokenRefused, check_cluster, done_on
 from flows.parallel import CLUSTER, Shared, map_ranges, remove_parts
 from flows.service import doctor
-from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
@@ -126,9 +126,7 @@ def digests_of(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | Non
     monkeypatch.setenv("DYFORMER_STORAGE", str(folder / "store"))
     monkeypatch.setenv(CLUSTER, "") if address is None else monkeypatch.setenv(CLUSTER, address)
     if not (folder / "store").exists():
-        log = own_log(folder / "mylog.csv")
-        reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
-        ingest_log("mylog", reading, show=lambda text: None)
+        ingest_own(folder)
     snapshots = make_snapshots("mylog")
     model = train_model(snapshots, 8, Experiment().changed({**SETTINGS, "model.width": 16, "model.num_context": 20}))
     vectors = write_vectors(snapshots, model)

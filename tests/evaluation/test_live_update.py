@@ -130,12 +130,11 @@ def test_ties_count_against_the_method_and_an_oracle_is_first():
 
 def ranked_table() -> pl.DataFrame:
     first, second = held_out_links(GRAPH, 3, seed=0), LINKS
-    ranked = [
-        (method, 0, links, np.full(len(links.source_S), rank * links.step))
+    return pl.concat(
+        ranks_to_table(method, 0, links, np.full(len(links.source_S), rank * links.step))
         for method, rank in (("ours", 1), ("theirs", 4))
         for links in (first, second)
-    ]
-    return ranks_to_table(ranked)
+    )
 
 
 def test_the_mean_is_taken_over_sources_and_then_over_steps():

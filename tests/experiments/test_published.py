@@ -17,8 +17,7 @@ from scipy.optimize import minimize
 from toy_graphs import random_graph
 
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
-from dyformer.experiments.methods import METHODS, Variation
-from dyformer.experiments.published import PUBLISHED
+from dyformer.experiments.methods import METHODS, PUBLISHED, Variation
 from dyformer.experiments.settings import Experiment, settings_table
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.model.transformer import DyFormer

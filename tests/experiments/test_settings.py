@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dyformer.baselines.dysat import DySAT
-from dyformer.experiments.changes import NoEffect, changes_of, check_effect, settings_of
-from dyformer.experiments.methods import METHODS, VARIATIONS, capped
+from dyformer.experiments.methods import METHODS, VARIATIONS, NoEffect, capped, changes_of, check_effect, settings_of
 from dyformer.experiments.settings import (
     EXPERIMENTS,
     RENAMED_SETTINGS,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_log import own_log
+from own_log import READING, own_log
 
 import flows.cli
 import flows.stages
@@ -27,7 +27,6 @@ from storage.events.table import read_events
 from storage.layout import Layout
 from storage.queries import query
 
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 UNTIL = 5
 
 

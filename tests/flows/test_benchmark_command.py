@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 import typer
 
-from dyformer.experiments.changes import NoEffect
+from dyformer.experiments.methods import NoEffect
 from dyformer.logs.datasets import UnknownDataset
 from dyformer.logs.raw_file import LogNotFound
 from flows.commands.benchmark import _check_study_options, _run_protocol, _run_study, reading_of

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from flows.tasks.deferral import sigterm_deferred
+from flows.tasks.train import sigterm_deferred
 
 
 class Ended(BaseException):
@@ -84,7 +84,7 @@ def test_without_it_a_block_is_a_block() -> None:
 def test_a_process_with_the_usual_handler_dies_of_it_and_one_that_ignores_it_goes_on(usual: str, code: int) -> None:
     source = (
         f"import os, signal; signal.signal(signal.SIGTERM, signal.{usual})\n"
-        "from flows.tasks.deferral import sigterm_deferred\n"
+        "from flows.tasks.train import sigterm_deferred\n"
         "with sigterm_deferred():\n    os.kill(os.getpid(), signal.SIGTERM)\n"
         "raise SystemExit(7)"
     )

@@ -20,7 +20,7 @@ from dyformer.evaluation import promotion
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows.commands import results
-from flows.tasks import stage_times, train
+from flows.tasks import start, train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
 from flows.tasks.evaluation.promote import champion_contender
@@ -185,7 +185,7 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
         printed.append(rows)
 
     monkeypatch.setattr(retraining, "show_first", show)
-    monkeypatch.setattr(stage_times, "SHORTEST", 0.0)  # as if the log were large
+    monkeypatch.setattr(start, "SHORTEST", 0.0)  # as if the log were large
     summary = read_report(drop(*[row for number in range(4) for row in day(number)], at(4, 0)))[1]
     [rows] = printed
     assert trainings == [2, 3]
@@ -205,7 +205,7 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
         capsys.readouterr().out,
     )
     seconds = dict.fromkeys(summary["seconds"], 7.0) | {"train": 200.0, "rank": 30.4}
-    monkeypatch.setattr(stage_times, "read_report", lambda report: (None, {"seconds": seconds}))
+    monkeypatch.setattr(start, "read_report", lambda report: (None, {"seconds": seconds}))
     drop(*day(4), at(5, 0))  # with a champion, whose forecasts are published already
     assert len(printed) == 1
     plan = "mylog: about 4 min to go, as in the run before: training 3 min, ranking 30 s, evaluation 7 s, forecasts 7 s"
@@ -223,14 +223,14 @@ def check_published_without_vectors(summary: dict[str, Any], first: str) -> None
 
 def test_a_plan_has_the_stages_of_the_run_alone_and_needs_times(monkeypatch: pytest.MonkeyPatch):
     before = Mock(return_value=(None, {"seconds": {"train": 200.0, "rank": 30.4, "evaluate": 7.0, "predict": 7.0}}))
-    monkeypatch.setattr(stage_times, "newest_report", lambda dataset: "report")
-    monkeypatch.setattr(stage_times, "read_report", before)
-    paused = stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=False)
+    monkeypatch.setattr(start, "newest_report", lambda dataset: "report")
+    monkeypatch.setattr(start, "read_report", before)
+    paused = start.plan_line("mylog", 0.0, EXPERIMENT, trains=False)
     assert paused == "mylog: about 44 s to go, as in the run before: ranking 30 s, evaluation 7 s, forecasts 7 s"
     before.return_value[1]["seconds"]["train"] = 0.0  # it was paused
-    assert stage_times.plan_line("mylog", 0.05, EXPERIMENT, trains=True) is None  # nor were the first forecasts made
+    assert start.plan_line("mylog", 0.05, EXPERIMENT, trains=True) is None  # nor were the first forecasts made
     before.side_effect = ArtifactMissing("of an earlier version")
-    assert stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=True) is None
+    assert start.plan_line("mylog", 0.0, EXPERIMENT, trains=True) is None
 
 
 def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(drop: Callable[..., Any], trainings: list[int]):

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import polars as pl
 import pytest
-from own_log import own_log
+from own_snapshots import own_snapshots
 
 from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.protocols import protocol_of
@@ -19,7 +19,6 @@ from flows.tasks import train
 from flows.tasks.drift import write_drift
 from flows.tasks.evaluation.evaluate import code_behind
 from flows.tasks.finished import planned_report
-from flows.tasks.ingest import ingest_log
 from flows.tasks.made import made
 from flows.tasks.models import Contender, StoredWeights
 from flows.tasks.predict import write_forecasts, write_vectors
@@ -84,10 +83,8 @@ EDITS = {
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Make one artifact of each kind; give the addresses."""
     folder = tmp_path_factory.mktemp("made")
-    log = own_log(folder / "mylog.csv")
-    reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(folder / "store")}):
-        snapshots = make_snapshots("mylog", ingest_log("mylog", reading, show=lambda text: None)["version"])
+        snapshots = own_snapshots(folder)
         model = train.train_model(snapshots, UNTIL, EXPERIMENT)
         vectors = write_vectors(snapshots, model)
         addresses = {"snapshots": snapshots, "model": model, "vectors": vectors}

@@ -5,8 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from flows.tasks.first_forecasts import first_rows
-from flows.tasks.predict import WrongVectors, check_vectors, read_vectors
+from flows.tasks.predict import WrongVectors, check_vectors, first_rows, read_vectors
 from storage.artifacts.artifact import Lineage, write_artifact
 
 
@@ -27,7 +26,7 @@ def test_the_first_forecasts_show_each_pair_once(monkeypatch: pytest.MonkeyPatch
     rows = [(0, "7", 1, "9", 0.9), (1, "9", 0, "7", 0.9), (1, "7", 0, "9", 0.8), (0, "9", 1, "7", 0.8)]
     table = pl.DataFrame(rows, schema=["side", "id", "partner_side", "partner_id", "score"], orient="row")
     table = table.with_columns(probability=0.5, linked_before=True)
-    monkeypatch.setattr("flows.tasks.first_forecasts.read_table", lambda *_: table)
+    monkeypatch.setattr("flows.tasks.predict.read_table", lambda *_: table)
     assert first_rows("address")[1].select("id", "partner_id").rows() == [("7", "9"), ("7", "9")]
 
 

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from own_log import own_log
+from own_snapshots import ingest_own, own_snapshots
 from posed import evaluate_methods, rank_methods, write_queries
 from rich.console import Console
 
@@ -16,15 +16,12 @@ import flows.cli
 import flows.console
 from dyformer.experiments.settings import Experiment
 from flows.console import ongoing, tracked
-from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts, write_vectors
-from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import train_model
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 SMALL = {
     "pretrain": None,
     "model.width": 8,
@@ -86,7 +83,7 @@ def test_rank_prints_that_it_goes_on_beside_its_output(
     """While it fits, and while it reads the events before."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
-    ingest_log("mylog", {"log": [str(own_log(tmp_path / "mylog.csv"))], **READING}, show=lambda text: None)
+    ingest_own(tmp_path)
 
     def slow(*_: object, **__: object) -> None:
         time.sleep(0.3)
@@ -167,8 +164,7 @@ def test_ranking_evaluation_and_forecasts_print_lines(
     tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
-    ingest_log("mylog", {"log": [str(own_log(tmp_path / "mylog.csv"))], **READING}, show=lambda text: None)
-    snapshots = make_snapshots("mylog")
+    snapshots = own_snapshots(tmp_path)
     monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.002)
     capsys.readouterr()
     rank_methods(snapshots, write_queries(snapshots, 6), ["L3"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from own_log import own_log
+from own_snapshots import own_snapshots
 
 from dyformer.evaluation import first_stage
 from dyformer.evaluation.costs import FORECASTER_WITHOUT
@@ -16,10 +16,9 @@ from flows import parallel
 from flows.cluster import machine_facts
 from flows.parallel import Shared, made_of_ranges, remove_parts
 from flows.tasks import predict, prepare
-from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.prepare import prepare_tables
-from flows.tasks.snapshots import make_snapshots, open_snapshots
+from flows.tasks.snapshots import open_snapshots
 from storage.artifacts import artifact
 from storage.artifacts.artifact import ArtifactDamaged, Lineage, read_table
 from storage.artifacts.made import planned
@@ -32,9 +31,7 @@ UNTIL = 8
 @pytest.fixture
 def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
-    log = own_log(tmp_path / "mylog.csv")
-    reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
-    return make_snapshots("mylog", ingest_log("mylog", reading, show=lambda text: None)["version"])
+    return own_snapshots(tmp_path)
 
 
 def test_a_pagerank_table_of_ranges_is_that_of_all_nodes(snapshots: str, monkeypatch: pytest.MonkeyPatch):

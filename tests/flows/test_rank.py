@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from own_log import own_log
+from own_snapshots import own_snapshots
 from polars.testing import assert_frame_equal
 from posed import evaluate_model, metrics_of, rank_methods, rank_model, write_queries
 
@@ -19,31 +19,26 @@ from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.training.stages import node_vectors
 from dyformer.training.stored_weights import TrainedDyFormer
 from flows.console import reliability_line
-from flows.tasks.evaluation.backtest import backtest_published
-from flows.tasks.evaluation.evaluate import units_of
+from flows.tasks.evaluation.evaluate import backtest_published, units_of
 from flows.tasks.evaluation.measure import read_queries
-from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender, StoredWeights, method_of, space_of, stored_method
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.report import run_metrics
-from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
+from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read_table
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
 FITS = "dyformer.evaluation.forecasts.forecast.published_score"
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 
 
 @pytest.fixture(scope="module")
 def snapshots(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("rank")
-    log = own_log(folder / "mylog.csv")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DYFORMER_STORAGE", str(folder / "store"))
-        ingest_log("mylog", {"log": [str(log)], **READING}, show=lambda text: None)
-        yield make_snapshots("mylog")
+        yield own_snapshots(folder)
 
 
 def test_stored_queries_are_those_of_the_graph_and_are_made_once(snapshots: str, monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_log import own_log
+from own_snapshots import own_snapshots
 from posed import evaluate_methods, metrics_of
 
 from dyformer.baselines.recency import ContactRecency
@@ -16,14 +16,12 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import build_snapshots
 from dyformer.logs.time_windows import Window
-from flows.tasks.ingest import ingest_log
-from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
+from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import read_table
 from storage.events.table import read_events
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 PROTOCOL = "live-update"
 FORMULA, CLASSIFIER = "Contact recency", "Logistic regression on pair features"
 
@@ -31,11 +29,9 @@ FORMULA, CLASSIFIER = "Contact recency", "Logistic regression on pair features"
 @pytest.fixture(scope="module")
 def snapshots(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("weeks")
-    log = own_log(folder / "mylog.csv")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DYFORMER_STORAGE", str(folder / "store"))
-        ingest_log("mylog", {"log": [str(log)], **READING}, show=lambda text: None)
-        yield make_snapshots("mylog")
+        yield own_snapshots(folder)
 
 
 def test_the_ranks_of_a_week_are_those_of_a_fit_on_the_weeks_before(snapshots: str):

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from own_log import own_log
+from own_snapshots import own_snapshots
 from torch import distributed
 
 from dyformer.experiments.settings import Experiment
@@ -18,9 +18,7 @@ from dyformer.model.config import ModelConfig
 from dyformer.training.loop import TooManyRanks
 from dyformer.training.stages import id_bytes
 from flows.tasks import ranks, train
-from flows.tasks.ingest import ingest_log
 from flows.tasks.ranks import RankLate, RankLost, RanksUnusable
-from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
 from storage.artifacts.artifact import Lineage, read_bytes, read_table
 from storage.bytes import files
@@ -53,9 +51,7 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
-        reading = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
-        counts = ingest_log("mylog", {"log": [str(own_log(folder / "mylog.csv"))], **reading}, show=lambda text: None)
-        yield make_snapshots("mylog", counts["version"])
+        yield own_snapshots(folder)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 import torch
 from matplotlib.figure import Figure
-from own_log import own_log
+from own_snapshots import ingest_own
 from prefect import Flow, Task
 
 import flows.benchmark
@@ -35,8 +35,7 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.cost import peak_gigabytes
 from dyformer.evaluation.protocols.protocol import wanted_steps
 from dyformer.evaluation.rows import METRICS_SCHEMA
-from dyformer.experiments.changes import NoEffect
-from dyformer.experiments.methods import METHODS
+from dyformer.experiments.methods import METHODS, NoEffect
 from dyformer.experiments.printed import PrintedTable
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
@@ -59,7 +58,6 @@ from storage.tracking.runs import experiment_name, open_tracker
 
 pytestmark = pytest.mark.usefixtures("few_trees", "plain_functions")
 
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 SMALL = {"model.width": 8, "model.num_heads": 2, "model.num_context": 8} | {
     f"{stage}.{name}": 1
     for stage in ("pretrain", "finetune")
@@ -98,11 +96,6 @@ class RandomVectors:
         return lambda node_N: vector_ND[node_N]
 
 
-def ingest(folder: Path) -> None:
-    log = own_log(folder / "mylog.csv")
-    ingest_log("mylog", {"log": [str(log)], **READING}, show=lambda text: None)
-
-
 def ingest_labels(folder: Path) -> None:
     """Users with many rows in a week often get a label in the next one."""
     generator, busy, rows = np.random.default_rng(0), set(), []
@@ -137,7 +130,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         for title, method in TINY.items():
             patch.setitem(METHODS, title, method)
-        ingest(folder)
+        ingest_own(folder)
         ingest_labels(folder)
         yield folder
 
@@ -242,7 +235,7 @@ def test_an_experiment_killed_at_random_and_finished_equals_one_run(
     fits = sorted(RandomVectors.fits)
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     empty_database(tmp_path / "store" / "mlflow.db")
-    ingest(tmp_path)
+    ingest_own(tmp_path)
     RandomVectors.fits.clear()
     once = run_study(*given)
     assert fits == sorted(RandomVectors.fits)  # no trial ran twice
@@ -266,7 +259,7 @@ def test_a_change_beside_which_a_search_chose_another_value_is_refused(store: Pa
     folder = store / "chosen"
     folder.mkdir(exist_ok=True)
     (folder / "uci.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
-    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
+    monkeypatch.setattr("dyformer.experiments.tuning.grids.FOLDER", folder)
     for name in ("links", "cost"):
         STUDIES[name].check_changes(["model.width", "model.num_heads"])
         STUDIES[name].check_changes(["model.num_heads"], "uci")
@@ -379,7 +372,7 @@ def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, 
     folder = store / "chosen"
     folder.mkdir(exist_ok=True)
     (folder / "uci.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
-    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
+    monkeypatch.setattr("dyformer.experiments.tuning.grids.FOLDER", folder)
     widths = []
 
     def no_training(snapshots, untils, experiment, seed, known):
@@ -476,7 +469,7 @@ def test_a_change_beside_which_a_search_chose_is_refused(store: Path, monkeypatc
     folder = store / "chosen"
     folder.mkdir(exist_ok=True)
     (folder / "mylog.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
-    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
+    monkeypatch.setattr("dyformer.experiments.tuning.grids.FOLDER", folder)
     monkeypatch.setattr("flows.benchmark.searched_dataset", lambda opened, step: "mylog")
     with pytest.raises(NoEffect, match=r"model\.width has no effect"):
         flows.benchmark.benchmark("mylog", None, "3", 1, Experiment().changed({"model.width": 64}), ["DyFormer"])

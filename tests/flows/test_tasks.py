@@ -12,17 +12,16 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from own_log import own_log
+from own_snapshots import own_snapshots
 from posed import evaluate_model
 
 from dyformer.experiments.methods import Variation
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.stages import trained as trained_models
-from flows.tasks.ingest import ingest_log
 from flows.tasks.models import PARTS, Contender, open_model, space_of
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
-from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots, open_snapshots
+from flows.tasks.snapshots import StepOutOfRange, check_range, open_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
 from storage.artifacts.artifact import ArtifactDamaged, Lineage, lineage_of, read_bytes, read_table, write_artifact
 from storage.artifacts.checkpoints import has_checkpoint, save_checkpoint, to_bytes
@@ -44,10 +43,9 @@ EXPERIMENT = Experiment().changed(CHANGES)
 UNTIL = 8
 
 
-def snapshots_in(store: Path, log: Path) -> str:
-    reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+def snapshots_in(store: Path) -> str:
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(store)}):
-        return make_snapshots("mylog", ingest_log("mylog", reading, show=lambda text: None)["version"])
+        return own_snapshots(store.parent)
 
 
 def trained(store: Path, snapshots: str, seed: int = 0) -> tuple[bytes, bytes]:
@@ -67,10 +65,9 @@ def test_sigterm_in_a_training_loses_no_epoch(tmp_path: Path, monkeypatch: pytes
     def end(number: int, frame: object) -> None:
         raise Terminated
 
-    log = own_log(tmp_path / "mylog.csv")
-    whole = trained(tmp_path / "whole", snapshots_in(tmp_path / "whole", log))
+    whole = trained(tmp_path / "whole", snapshots_in(tmp_path / "whole"))
     monkeypatch.setattr("flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS", 1e9)
-    snapshots, epochs = snapshots_in(tmp_path / "store", log), []
+    snapshots, epochs = snapshots_in(tmp_path / "store"), []
 
     def on_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
         epochs.extend(row[:2] for row in rows if row[2] == "loss")
@@ -96,7 +93,7 @@ def on_epoch_of(epochs: list[tuple[str, int]]):
 
 
 def test_finished_training_is_not_repeated(tmp_path: Path):
-    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    snapshots = snapshots_in(tmp_path / "store")
     first = trained(tmp_path / "store", snapshots)
     (left,) = (Path(path.parent.as_posix().replace("/model/", "/finetune/")) for path in tmp_path.rglob(WEIGHTS))
     save_checkpoint(str(left), {}, {})  # by a process that was killed before it removed its own
@@ -113,7 +110,7 @@ def test_a_training_starts_from_the_weights_of_an_earlier_step(tmp_path: Path):
         f"{stage}.{rate}": 0.0 for stage in ("pretrain", "finetune") for rate in ("learning_rate", "id_learning_rate")
     }
     experiment = Variation().changed(EXPERIMENT.changed({**still, "warm_start": 0.4, "max_epochs": 5}))
-    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    snapshots = snapshots_in(tmp_path / "store")
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         start = train_model(snapshots, UNTIL - 2, EXPERIMENT, seed=1)
         warm, cold = (train_model(snapshots, UNTIL, experiment, start=each) for each in (start, None))
@@ -134,14 +131,14 @@ def test_a_training_starts_from_the_weights_of_an_earlier_step(tmp_path: Path):
 
 def test_an_interrupted_warm_start_ends_with_the_same_weights(tmp_path: Path):
     """The checkpoint is of the start too: the training from scratch of the same step has another one."""
-    log, weights = own_log(tmp_path / "mylog.csv"), []
+    weights = []
 
     def stop(lineage: Lineage, rows: list[EpochRow]) -> None:
         if rows and rows[-1][:2] == ("finetune", 2):
             raise KeyboardInterrupt
 
     for name, callbacks in (("whole", [ignore_epoch]), ("interrupted", [stop, ignore_epoch])):
-        snapshots = snapshots_in(tmp_path / name, log)
+        snapshots = snapshots_in(tmp_path / name)
         with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / name)}):
             start = train_model(snapshots, UNTIL - 1, EXPERIMENT)
             with patch("flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS", 0.0):
@@ -169,7 +166,7 @@ def test_models_of_a_benchmark_start_from_the_newest_earlier_one(monkeypatch: py
 
 
 def test_a_new_release_trains_a_challenger_and_leaves_the_weights_of_the_old_one(tmp_path: Path):
-    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    snapshots = snapshots_in(tmp_path / "store")
     short = EXPERIMENT.changed({"pretrain": None, "finetune.epochs": 1})
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         old = train_model(snapshots, UNTIL, short)
@@ -182,7 +179,7 @@ def test_a_new_release_trains_a_challenger_and_leaves_the_weights_of_the_old_one
 
 
 def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps(tmp_path: Path):
-    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    snapshots = snapshots_in(tmp_path / "store")
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         whole_history = EXPERIMENT.changed({"graph.history_window": None, "finetune.epochs": 1})
         model = train_model(snapshots, UNTIL, whole_history)
@@ -197,7 +194,7 @@ def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps
 
 def test_edges_of_nodes_that_do_not_exist_are_refused(tmp_path: Path):
     """The compiled loops would read beyond their arrays."""
-    address = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    address = snapshots_in(tmp_path / "store")
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         tables = {name: read_table(address, name) for name in ("edges", "steps", "nodes")}
         for wrong in (-1, tables["nodes"].height):
@@ -208,7 +205,7 @@ def test_edges_of_nodes_that_do_not_exist_are_refused(tmp_path: Path):
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path):
-    address = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    address = snapshots_in(tmp_path / "store")
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         opened = open_snapshots(address)
         weights = to_bytes({"more": torch.zeros(2)}, {})
@@ -221,7 +218,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path):
 
 
 def test_the_seed_reaches_the_heads_of_the_forecasts(tmp_path: Path):
-    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    snapshots = snapshots_in(tmp_path / "store")
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         contender = Contender(title="Forecaster without vectors")
         records = [read_bytes(write_forecasts(snapshots, contender, seed=seed), FORECAST) for seed in (0, 1)]
@@ -229,7 +226,7 @@ def test_the_seed_reaches_the_heads_of_the_forecasts(tmp_path: Path):
 
 
 def test_training_needs_a_history(tmp_path: Path):
-    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    snapshots = snapshots_in(tmp_path / "store")
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         for until in (1, 13):
             with pytest.raises(StepOutOfRange):

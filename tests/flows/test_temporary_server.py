@@ -147,20 +147,16 @@ def test_a_server_that_never_serves_is_named_once_the_time_is_over() -> None:
 
 TRIALS = """
 import json, os
-from own_log import own_log
+from own_snapshots import own_snapshots
 from prefect.client.orchestration import get_client
 from dyformer.experiments.settings import Experiment
 from flows.commands.runs import announced
-from flows.tasks.ingest import ingest_log
 from flows.tasks.methods import resolved
-from flows.tasks.snapshots import make_snapshots
 from flows.trials import Trial, finished
 
 if __name__ == "__main__":
     from pathlib import Path
-    reading = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
-    ingest_log("mylog", {"log": [str(own_log(Path("mylog.csv")))], **reading}, show=lambda text: None)
-    snapshots = make_snapshots("mylog", 1)
+    snapshots = own_snapshots(Path())
     trials = [
         Trial("prequential", "mylog", snapshots, [(3,)], seed, Experiment(), resolved(["Preferential attachment"]))
         for seed in range(2)

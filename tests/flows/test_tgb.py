@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from own_log import own_log
+from own_log import READING, own_log
 
 import flows.cli
 import flows.commands.benchmark
@@ -25,7 +25,6 @@ from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import MANIFEST, lineage_of, read_table
 from storage.layout import Layout
 
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 COLUMNS = {"method", "split", "visible", "metric", "value", "low", "high", "num_queries", "cpu_seconds"}
 OWN = """
 import numpy as np

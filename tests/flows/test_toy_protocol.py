@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import toy_protocol
 import typer
-from own_log import own_log
+from own_snapshots import ingest_own
 from prefect import Flow, Task
 
 import flows.benchmark
@@ -28,13 +28,11 @@ from flows.commands.benchmark import _print_studies, _run_protocol
 from flows.commands.studies import run_study
 from flows.options import known_protocol
 from flows.tasks.evaluation.measure import read_metrics
-from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
 from storage.tracking.runs import experiment_name, open_tracker
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 NAMES = ["l3,contact_recency"]
 
 
@@ -52,7 +50,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
             for name, value in list(vars(module).items()):
                 if isinstance(value, Flow | Task):
                     patch.setattr(module, name, value.fn)
-        ingest_log("mylog", {"log": [str(own_log(folder / "mylog.csv"))], **READING}, show=lambda text: None)
+        ingest_own(folder)
         yield folder
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from own_log import own_log
 from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in, trained, trained_files
 
 import storage.tracking.live_curves
@@ -79,7 +78,7 @@ def database(empty_database: Callable[[Path], Path], tmp_path_factory: pytest.Te
 def snapshots(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
-    return snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    return snapshots_in(tmp_path / "store")
 
 
 def tracked_points(name: str, seed: int) -> tuple[str, list[tuple[int, float]]]:
@@ -150,7 +149,7 @@ def killed(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        snapshots = snapshots_in(folder / "store", own_log(folder / "mylog.csv"))
+        snapshots = snapshots_in(folder / "store")
         values = {"snapshots": snapshots, "until": UNTIL, "changes": CHANGES, "seed": seed}
         values |= {"environment": environment, "saved": saved, "flush_seconds": flush_seconds}
         assert trainings.stdin is not None
@@ -178,7 +177,7 @@ def test_every_epoch_of_a_killed_training_is_tracked_once(killed: Killed):
 
 def test_killed_training_goes_on_to_the_same_weights(killed: Killed, tmp_path: Path):
     assert killed.stages == ({"pretrain"} if killed.seed == 1 else {"pretrain", "finetune"})
-    whole = snapshots_in(tmp_path / "whole", own_log(tmp_path / "mylog.csv"))
+    whole = snapshots_in(tmp_path / "whole")
     assert trained_files(killed.model) == trained(tmp_path / "whole", whole, killed.seed)
     (times,) = (pl.read_parquet(path) for path in killed.store.rglob("times.parquet"))
     for name in ("seconds", "waiting_fraction"):

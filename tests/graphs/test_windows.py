@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dyformer.graphs import windows
-from dyformer.graphs.horizon import next_window
 from dyformer.graphs.windows import (
     TooFewRows,
     Windows,
     WindowsMove,
     complete_ends,
     emptiness,
+    next_window,
     split_windows,
     time_order,
 )

@@ -9,10 +9,10 @@ import pytest
 from event_logs import random_log
 
 from dyformer.scoring import event_horizon, heads
+from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.scoring.event_horizon import NUM_WINDOWS, FittedHorizon, fit_horizon
 from dyformer.scoring.event_pairs import fitted_heads
 from dyformer.scoring.labelled_tables import LabelledTable
-from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import EventState, StateSettings
 

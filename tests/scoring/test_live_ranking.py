@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from event_logs import random_log
 
-from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.event_forecaster import EventForecaster, TooFewPastEvents, fit_on_past
 from dyformer.scoring.event_reasons import COMMON, reasons
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
-from dyformer.scoring.past_fit import TooFewPastEvents, fit_on_past
 from dyformer.streams.event_log import EventQueries
 from dyformer.streams.event_state import FEATURES, EventState
 from dyformer.streams.feature_words import in_words

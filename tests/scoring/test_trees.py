@@ -4,7 +4,7 @@ import lightgbm
 import numpy as np
 import pytest
 
-from dyformer.scoring.tree_paths import path_contributions, paths_of
+from dyformer.scoring.event_reasons import path_contributions, paths_of
 from dyformer.scoring.trees import MAX_LEAVES, trees_of
 
 MISSING = 0.2

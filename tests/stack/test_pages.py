@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from browser import Browser
 from logged_in import LoggedIn
-from own_log import own_log
+from own_log import READING, own_log
 from stack_processes import Up, command, wait_until
 
 from flows.service.login import MLFLOW
@@ -32,7 +32,6 @@ SMALL = {
     "model.num_layers": 1,
 }
 DATASET = "mylog"
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 METHODS = ("EdgeBank (ever)", "L3", "Contact recency", "Forecaster without vectors", "DyFormer")
 
 LINKS = "[...document.links].map(each => each.href)"

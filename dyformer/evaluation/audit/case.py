@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
-from dyformer.evaluation.fitting import fitted_vectors
+from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.fitting import FittedOnce, fitted_vectors
 from dyformer.evaluation.labelled_steps import fitted_scores
 from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, scored_queries
 from dyformer.graphs.config import GraphConfig
@@ -74,20 +74,6 @@ class AuditCase:
     def trial(self, graph: DynamicGraph, queries: RankingQueries) -> RankingTrial:
         """Give the trial in which the methods are evaluated on queries of the step after `until`."""
         return RankingTrial(graph=graph, queries=queries, seed=self.seed, config=self.config)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FittedOnce:
-    """A method of vectors that is trained once for each step of one graph."""
-
-    method: Embedder
-    fitted: dict[int, Embed] = field(default_factory=dict)
-
-    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
-        """Train, or return the function of an earlier call."""
-        if graph.until not in self.fitted:
-            self.fitted[graph.until] = self.method.fit(graph, seed=seed)
-        return self.fitted[graph.until]
 
 
 def _first_pairs(step: LabelledStep) -> LabelledStep:

@@ -129,18 +129,10 @@ def live_update_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection
     return rows.filter(pl.col("step") != "micro")  # ROLAND averages over weeks
 
 
-def ranks_to_table(
-    ranked: Sequence[tuple[str, int, HeldOutLinks, NDArray[np.int64]]],
-) -> pl.DataFrame:
-    """Put method, seed, links and ranks in one table with the columns of RANKS_SCHEMA."""
-    frames = [
-        pl.DataFrame(
-            {"method": method, "seed": seed, "step": links.step, "source": links.source_S, "rank": rank_S},
-            schema=RANKS_SCHEMA,
-        )
-        for method, seed, links, rank_S in ranked
-    ]
-    return pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *frames])
+def ranks_to_table(method: str, seed: int, links: HeldOutLinks, rank_S: NDArray[np.int64]) -> pl.DataFrame:
+    """Put the ranks of a method in a table with the columns of RANKS_SCHEMA."""
+    columns = {"method": method, "seed": seed, "step": links.step, "source": links.source_S, "rank": rank_S}
+    return pl.DataFrame(columns, schema=RANKS_SCHEMA)
 
 
 class Week(NamedTuple):
@@ -179,7 +171,7 @@ def _trial(job: Job) -> Week:
 def _evaluate(title: str, method: Scorer, week: Week) -> Tables:
     score_pairs = method.fit_pairs(week.past, week.labelled)
     rank_S = live_update_ranks(score_pairs, week.links, len(week.past.history.node_N))
-    return {"ranks": ranks_to_table([(title, week.seed, week.links, rank_S)])}
+    return {"ranks": ranks_to_table(title, week.seed, week.links, rank_S)}
 
 
 def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:

@@ -12,9 +12,16 @@ from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.node_classification import COUNTS_AND
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.paper import PAPER_METRICS
-from dyformer.experiments.changes import NoEffect, check_effect
-from dyformer.experiments.methods import METHODS, NODE_METHODS, PUBLISHED_TITLE, Variation, method_of
-from dyformer.experiments.tuning.chosen import tuned
+from dyformer.experiments.methods import (
+    METHODS,
+    NODE_METHODS,
+    PUBLISHED_TITLE,
+    NoEffect,
+    Variation,
+    check_effect,
+    method_of,
+)
+from dyformer.experiments.tuning.grids import tuned
 from dyformer.logs.planted import PLANTED
 
 PaperTable = Mapping[str, Mapping[str, tuple[float | None, ...]]]

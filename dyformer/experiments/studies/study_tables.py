@@ -11,7 +11,7 @@ from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
 from dyformer.experiments.printed import PrintedTable, latex_table, markdown_rows
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import Study
-from dyformer.experiments.tuning.chosen import tuned_sentence
+from dyformer.experiments.tuning.grids import tuned_sentence
 
 
 class Setup(NamedTuple):

@@ -1,12 +1,17 @@
-"""A method's title -> the settings that a search tries (paper, appendix on the setup of its models)."""
+"""A method's title -> the settings that a search tries (paper, appendix on the setup of its models), or has chosen.
 
-from collections.abc import Mapping
+The files in the folder `chosen`, one for each dataset, are those that `dyformer tune NAME --json FILE` writes.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dyformer.experiments.methods import METHODS, Method, Variation
+from dyformer.experiments.methods import METHODS, Method, TrainingStage, Variation, method_of
 from dyformer.experiments.settings import Experiment
 
 Settings = Mapping[str, Any]
@@ -85,3 +90,45 @@ def usual_point(title: str, experiment: Experiment) -> dict[str, Any]:
     changed = method.changed(experiment)
     parts = {name: name.partition(".") for name in names}
     return {name: getattr(getattr(changed, part), inner) for name, (part, _, inner) in parts.items()}
+
+
+FOLDER = Path(__file__).with_name("chosen")
+
+
+def chosen_settings(dataset: str | None) -> dict[str, dict[str, Any]]:
+    """Return the chosen settings of a dataset by the method's title in METHODS; none for a log without a search."""
+    file = FOLDER / f"{dataset}.json"
+    if dataset is None or not file.exists():
+        return {}
+    return {title: record["settings"] for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
+
+
+def tuned(title: str, method: Any, dataset: str | None) -> Any:
+    """Return a method with the settings chosen for a dataset; without any, it stays the same.
+
+    `title` is that in METHODS or VARIATIONS: a user's own method of the same name is another one and stays the same.
+    """
+    if isinstance(method, TrainingStage):
+        variation = tuned(title.partition(", ")[0], method.variation, dataset)
+        assert isinstance(variation, Variation)
+        return replace(method, variation=variation)
+    settings = chosen_settings(dataset).get(_searched_title(title))
+    return method if settings is None or method is not method_of(title) else with_settings(method, settings)
+
+
+def tuned_sentence(titles: Iterable[str], dataset: str | None) -> str | None:
+    """Name the methods among `titles` with chosen settings, as in "DySAT (width=256)"; None if none has any."""
+    named = []
+    for title in titles:
+        method = method_of(title)
+        own = method.changes if isinstance(method, Variation) else {}
+        settings = chosen_settings(dataset).get(_searched_title(title), {})
+        listed = [f"{name}={value}" for name, value in settings.items() if name not in own]
+        named += [f"{title} ({', '.join(listed)})"] if listed else []
+    return f"settings chosen on earlier steps: {', '.join(named)}" if named else None
+
+
+def _searched_title(title: str) -> str:
+    """Give the title in METHODS whose settings were searched: of a variation of DyFormer, that of its base."""
+    method = method_of(title)
+    return method.base_title if isinstance(method, Variation) else title

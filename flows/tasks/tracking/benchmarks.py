@@ -11,8 +11,7 @@ from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.node_classification import COUNTS_AND
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
-from dyformer.experiments.changes import changes_of, settings_of
-from dyformer.experiments.methods import Method
+from dyformer.experiments.methods import Method, changes_of, settings_of
 from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.measure import read_beside, read_metrics

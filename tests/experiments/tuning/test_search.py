@@ -23,11 +23,30 @@ from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Variation
 from dyformer.experiments.printed import PrintedTable
 from dyformer.experiments.settings import Experiment, UnknownSetting, experiment_for
-from dyformer.experiments.tuning import chosen
-from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, tuned_sentence
-from dyformer.experiments.tuning.grids import GRIDS, NoGrid, grid_of, usual_point, with_settings
-from dyformer.experiments.tuning.past_steps import NUM_STEPS, TooShortPast, halved, macro_auc, past_steps
-from dyformer.experiments.tuning.search import OptunaMissing, Tried, best, points_of, search
+from dyformer.experiments.tuning import grids
+from dyformer.experiments.tuning.grids import (
+    FOLDER,
+    GRIDS,
+    NoGrid,
+    chosen_settings,
+    grid_of,
+    tuned,
+    tuned_sentence,
+    usual_point,
+    with_settings,
+)
+from dyformer.experiments.tuning.search import (
+    NUM_STEPS,
+    OptunaMissing,
+    TooShortPast,
+    Tried,
+    best,
+    halved,
+    macro_auc,
+    past_steps,
+    points_of,
+    search,
+)
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.snapshots import build_snapshots, interactions_of, prefix
 from dyformer.logs.datasets import DATASETS
@@ -251,7 +270,7 @@ def test_the_score_is_that_of_the_papers_protocol():
 @pytest.fixture
 def mylog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "mylog.json").write_text(json.dumps(RECORD))
-    monkeypatch.setattr(chosen, "FOLDER", tmp_path)
+    monkeypatch.setattr(grids, "FOLDER", tmp_path)
     return "mylog"
 
 
@@ -338,7 +357,7 @@ def test_a_variation_has_the_settings_of_its_base_but_for_its_own_changes(
         "DyFormer (as published)": {"settings": {"model.num_layers": 6, "model.num_heads": 16}},
     }
     (tmp_path / "mylog.json").write_text(json.dumps(record))
-    monkeypatch.setattr(chosen, "FOLDER", tmp_path)
+    monkeypatch.setattr(grids, "FOLDER", tmp_path)
     titles = ["DyFormer without pre-training", "Published DyFormer, one tower", "Published DyFormer, 4 layers"]
     methods = chosen_methods(titles, dataset="mylog")
     models = [method.changed(Experiment()).model for method in methods.values() if isinstance(method, Variation)]

@@ -13,7 +13,7 @@ from live_logs import NAME, START, ingest, rows_of
 from served import served
 
 from dyformer.scoring import event_horizon, heads
-from dyformer.scoring.past_fit import TooFewPastEvents
+from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.streams.event_log import EventQueries
 from flows.live import page, server
 from flows.live import service as live
