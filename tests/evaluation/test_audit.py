@@ -97,57 +97,69 @@ def contents(graph: DynamicGraph) -> dict[str, list[np.ndarray]]:
     return {**steps, "interactions": list(vars(graph.interactions).values()), "nodes": [graph.node_N, graph.side_N]}
 
 
-def with_trial(patch: pytest.MonkeyPatch, prepare: Callable[[DynamicGraph, int, GraphConfig], PreparedGraph]):
-    """Let the trial prepare its graph in another way."""
+def with_past(patch: pytest.MonkeyPatch, change: Callable[[PreparedGraph, DynamicGraph], PreparedGraph]):
+    """Let a trial change its graph of the past, given the graph of the whole log."""
+
+    def prepare(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
+        return change(prepare_graph(graph, until=until, config=config), graph)
+
     for module in (labelled_steps, scored_queries):
-        patch.setattr(module, "prepare_graph", lambda graph, *, until, config: prepare(graph, until, config))
+        patch.setattr(module, "prepare_graph", prepare)
+
+
+def with_labelled(patch: pytest.MonkeyPatch, change: Callable[[LabelledStep, PreparedGraph], LabelledStep]):
+    """Let a trial change each of its labelled steps, given the graph of the past."""
+    honest = labelled_steps.with_retrieved
+
+    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
+        return tuple(change(step, past) for step in honest(past, sampled, seed=seed))
+
+    for module in (labelled_steps, scored_queries):
+        patch.setattr(module, "with_retrieved", labelled)
 
 
 def one_step_more(patch: pytest.MonkeyPatch):
     """`<=` for `<`: the past holds the forecast step."""
 
-    def prepare(graph: DynamicGraph, until: int, config: GraphConfig) -> PreparedGraph:
-        return PreparedGraph(config=config, until=until, history=prefix(graph, min(until + 1, graph.num_steps)))
+    def later(past: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
+        return replace(past, history=prefix(graph, min(past.until + 1, graph.num_steps)))
 
-    with_trial(patch, prepare)
+    with_past(patch, later)
 
 
 def ages_from_the_end_of_the_log(patch: pytest.MonkeyPatch):
     """Interactions are dated by their distance from the newest row of the log."""
 
-    def prepare(graph: DynamicGraph, until: int, config: GraphConfig) -> PreparedGraph:
-        past = prepare_graph(graph, until=until, config=config)
+    def dated(past: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
         rows = past.history.interactions
         assert rows is not None
-        rows = replace(rows, position_R=rows.position_R - (graph.num_steps - until))
+        rows = replace(rows, position_R=rows.position_R - (graph.num_steps - past.until))
         return replace(past, history=replace(past.history, interactions=rows))
 
-    with_trial(patch, prepare)
+    with_past(patch, dated)
 
 
 def union_of_the_next_step(patch: pytest.MonkeyPatch):
-    def prepare(graph: DynamicGraph, until: int, config: GraphConfig) -> PreparedGraph:
-        past = prepare_graph(graph, until=until, config=config)
+    def with_next(past: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
         known = past.history.snapshots[-1].num_nodes
-        later = graph.snapshots[min(until, graph.num_steps - 1)]
+        later = graph.snapshots[min(past.until, graph.num_steps - 1)]
         inside_E = np.maximum(later.source_E, later.target_E) < known
         ends = {name: getattr(later, name)[inside_E] for name in ("source_E", "target_E", "weight_E")}
         newest = replace(past.history.snapshots[-1], **ends)
-        union = build_union_graph(replace(past.history, snapshots=(*past.history.snapshots[:-1], newest)), until=until)
-        vars(past)["union"] = union  # in place of what the first use would build
+        history = replace(past.history, snapshots=(*past.history.snapshots[:-1], newest))
+        vars(past)["union"] = build_union_graph(history, until=past.until)  # not what the first use would build
         return past
 
-    with_trial(patch, prepare)
+    with_past(patch, with_next)
 
 
 def nodes_of_the_whole_log(patch: pytest.MonkeyPatch):
     """The vocabulary holds nodes that come later."""
 
-    def prepare(graph: DynamicGraph, until: int, config: GraphConfig) -> PreparedGraph:
-        past = prepare_graph(graph, until=until, config=config)
+    def with_nodes(past: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
         return replace(past, history=replace(past.history, node_N=graph.node_N, side_N=graph.side_N))
 
-    with_trial(patch, prepare)
+    with_past(patch, with_nodes)
 
 
 def labels_of_the_forecast_step(patch: pytest.MonkeyPatch):
@@ -172,26 +184,16 @@ def weights_in_the_wrong_order(patch: pytest.MonkeyPatch):
 
 
 def new_partners_that_did_not_come(patch: pytest.MonkeyPatch):
-    honest = labelled_steps.with_retrieved
+    def turned(step: LabelledStep, past: PreparedGraph) -> LabelledStep:
+        pairs = step.new_partners
+        return replace(step, new_partners=replace(pairs, positive_P=~pairs.positive_P))
 
-    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
-        steps = honest(past, sampled, seed=seed)
-        wrong = [replace(step.new_partners, positive_P=~step.new_partners.positive_P) for step in steps]
-        return tuple(replace(step, new_partners=pairs) for step, pairs in zip(steps, wrong, strict=True))
-
-    for module in (labelled_steps, scored_queries):
-        patch.setattr(module, "with_retrieved", labelled)
+    with_labelled(patch, turned)
 
 
 def features_of_the_labelled_step(patch: pytest.MonkeyPatch):
     """Labelled pairs are described by the graph that holds their links, not by the one before."""
-    honest = labelled_steps.with_retrieved
-
-    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
-        return tuple(replace(step, before=past) for step in honest(past, sampled, seed=seed))
-
-    for module in (labelled_steps, scored_queries):
-        patch.setattr(module, "with_retrieved", labelled)
+    with_labelled(patch, lambda step, past: replace(step, before=past))
 
 
 def validation_for_the_test(patch: pytest.MonkeyPatch):
@@ -246,16 +248,12 @@ def historical_candidates_of_all_nodes(patch: pytest.MonkeyPatch):
 
 def interactions_of_the_labelled_step(patch: pytest.MonkeyPatch):
     """Labelled pairs are described by earlier snapshots, and by the rows of their own step."""
-    honest = labelled_steps.with_retrieved
 
-    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
-        def with_rows(before: PreparedGraph) -> PreparedGraph:
-            return replace(before, history=replace(before.history, interactions=past.history.interactions))
+    def with_rows(step: LabelledStep, past: PreparedGraph) -> LabelledStep:
+        history = replace(step.before.history, interactions=past.history.interactions)
+        return replace(step, before=replace(step.before, history=history))
 
-        return tuple(replace(step, before=with_rows(step.before)) for step in honest(past, sampled, seed=seed))
-
-    for module in (labelled_steps, scored_queries):
-        patch.setattr(module, "with_retrieved", labelled)
+    with_labelled(patch, with_rows)
 
 
 def snapshots_that_keep_the_first_rows(patch: pytest.MonkeyPatch):
@@ -375,12 +373,11 @@ LOG_OF: dict[PreparedGraph, DynamicGraph] = {}
 def open_log(monkeypatch: pytest.MonkeyPatch):
     """Let methods find the whole log of their trial."""
 
-    def prepare(graph: DynamicGraph, until: int, config: GraphConfig) -> PreparedGraph:
-        past = prepare_graph(graph, until=until, config=config)
+    def noted(past: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
         LOG_OF[past] = graph
         return past
 
-    with_trial(monkeypatch, prepare)
+    with_past(monkeypatch, noted)
     yield
     LOG_OF.clear()
 

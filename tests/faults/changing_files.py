@@ -155,4 +155,4 @@ def _restart(made: Prepared, path: Path, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, 50, "files that change", stages={})
+    main(__doc__, trials, failures, 50, "files that change", stages={})

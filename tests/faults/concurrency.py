@@ -136,4 +136,4 @@ def unsound(found: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, 14, "at once")
+    main(__doc__, trials, failures, 14, "at once")

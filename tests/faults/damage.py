@@ -3,21 +3,19 @@
 `python tests/faults/damage.py --tries 1000` runs the whole sweep (`make test-faults`); `--seed S --only N` repeats one.
 """
 
-import argparse
 import os
 import random
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
 import torch
+from sweep import options_of, swept
 
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.ingest import ingest_log
@@ -137,6 +135,9 @@ class Trial:
     damage: str
     position: float  # of the byte that is changed, or the length that is left, as a fraction
 
+    def __str__(self) -> str:
+        return f"{self.damage} {self.path} at {self.position:.4f}"
+
     def apply(self, layout: Layout) -> None:
         """Damage the file."""
         address = f"{layout.root}/{self.path}"
@@ -220,27 +221,19 @@ def _failures_after_repair(layout: Layout, expected: dict[str, Any]) -> list[str
 
 def main() -> None:
     """Run the sweep and print how many held."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tries", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="number of the one trial to repeat")
-    options = parser.parse_args()
-    started, num_held, num_tried = time.monotonic(), 0, 0
-    with tempfile.TemporaryDirectory() as name, suppress(KeyboardInterrupt):
+    options = options_of(__doc__, 1000)
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         (folder / "made").mkdir()
         made = opened(str(folder / "made" / "store"))
         prepared_store(folder / "made", made)
         expected = results(made)
-        for number, trial in enumerate(trials(made, options.tries, options.seed)):
-            if options.only in (None, number):
-                wrong = failures(Path(made.root), expected, trial, folder)
-                num_tried, num_held = num_tried + 1, num_held + (not wrong)
-                for line in wrong:
-                    print(f"{number}: {trial.damage} {trial.path} at {trial.position:.4f}: {line}")
-                    print(f"   repeat: python {__file__} --tries {options.tries} --seed {options.seed} --only {number}")
-    print(f"damaged files: {num_held} of {num_tried} held, seed {options.seed}, {time.monotonic() - started:.0f} s")
-    sys.exit(num_held < num_tried)
+
+        def wrong(made: Layout, trial: Trial) -> list[str]:
+            return failures(Path(made.root), expected, trial, folder)
+
+        num_failed = swept(made, trials, wrong, options, "damaged files")
+    sys.exit(num_failed > 0)
 
 
 if __name__ == "__main__":

@@ -63,4 +63,4 @@ def _repair() -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, 100, "retrainings on damaged stores")
+    main(__doc__, trials, failures, 100, "retrainings on damaged stores")

@@ -127,4 +127,4 @@ def mounted(disk: Path) -> bool:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, 200, "errors", mount=mounted)
+    main(__doc__, trials, failures, 200, "errors", mount=mounted)

@@ -317,4 +317,4 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, len(FORGERIES), "forgeries")
+    main(__doc__, trials, failures, len(FORGERIES), "forgeries")

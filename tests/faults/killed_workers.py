@@ -357,8 +357,7 @@ def main(num_tries: int = 50) -> None:
         with service.ending:
             service.start()
             undisturbed(service)
-            repeat = f"python {__file__} --tries {options.tries} --seed {options.seed} --only {{number}}"
-            num_failed = swept(service, trials, failures, options, repeat, "killed workers")
+            num_failed = swept(service, trials, failures, options, "killed workers")
             left = unsettled(service)
             for line in left:
                 print(f"at the end: {line}")

@@ -61,4 +61,4 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, 500, "kills")
+    main(__doc__, trials, failures, 500, "kills")

@@ -253,10 +253,9 @@ def main(num_tries: int = 20) -> None:
     options = options_of(__doc__, num_tries)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        repeat = f"python {__file__} --tries {options.tries} --seed {options.seed} --only {{number}}"
         with remote_store(folder) as remote:
             machines = prepared_machines(folder, remote)
-            num_failed = swept(machines, trials, failures, options, repeat, "mixed machines")
+            num_failed = swept(machines, trials, failures, options, "mixed machines")
     sys.exit(num_failed > 0)
 
 

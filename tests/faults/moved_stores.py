@@ -83,4 +83,4 @@ def _plain(found: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, 10, "stores at another place")
+    main(__doc__, trials, failures, 10, "stores at another place")

@@ -59,4 +59,4 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, 40, "chains of stops")
+    main(__doc__, trials, failures, 40, "chains of stops")

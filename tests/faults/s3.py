@@ -132,9 +132,8 @@ def main(num_tries: int, stages: dict[str, Callable[[], object]]) -> None:
     options = options_of(__doc__, num_tries)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        repeat = f"python {__file__} --tries {options.tries} --seed {options.seed} --only {{number}}"
         with remote_store(folder) as remote:
-            num_failed = swept(prepared(folder, stages, remote), trials, failures, options, repeat, "S3")
+            num_failed = swept(prepared(folder, stages, remote), trials, failures, options, "S3")
     sys.exit(num_failed > 0)
 
 

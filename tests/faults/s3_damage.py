@@ -4,18 +4,16 @@
 one. The readers, the damages and what must hold are those of `damage`.
 """
 
-import argparse
 import os
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of the module with the server
 
-from damage import NAMED, opened, prepared_store, results, trials, wrong_readings
+from damage import NAMED, Trial, opened, prepared_store, results, trials, wrong_readings
 from object_store import BUCKET, object_store
+from sweep import options_of, swept
 
 from storage.artifacts import artifact
 from storage.bytes import files
@@ -34,13 +32,8 @@ def restore(layout: Layout, saved: dict[str, tuple[bytes, files.Stamp]]) -> None
 
 def main() -> None:
     """Run the sweep and print how many held."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tries", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="number of the one trial to repeat")
-    options = parser.parse_args()
-    started, num_held, num_tried = time.monotonic(), 0, 0
-    with tempfile.TemporaryDirectory() as name, object_store(Path(name)) as keys, suppress(KeyboardInterrupt):
+    options = options_of(__doc__, 200)
+    with tempfile.TemporaryDirectory() as name, object_store(Path(name)) as keys:
         os.environ.update(keys)
         artifact.WRITING_SECONDS = -60.0  # as if the damage had been done an hour ago
         folder = Path(name) / "made"
@@ -50,18 +43,15 @@ def main() -> None:
         expected = results(layout)
         assert not any(isinstance(value, NAMED) for value in expected.values()), expected
         saved = {address: (files.read_bytes(address), files.stamp(address)) for address in files.find(layout.root)}
-        for number, trial in enumerate(trials(layout, options.tries, options.seed)):
-            if options.only in (None, number):
-                trial.apply(layout)
-                wrong = wrong_readings(layout, expected)
-                restore(layout, saved)
-                num_tried, num_held = num_tried + 1, num_held + (not wrong)
-                for line in wrong:
-                    print(f"{number}: {trial.damage} {trial.path} at {trial.position:.4f}: {line}")
-                    print(f"   repeat: python {__file__} --tries {options.tries} --seed {options.seed} --only {number}")
-    seconds = time.monotonic() - started
-    print(f"damaged objects: {num_held} of {num_tried} held, seed {options.seed}, {seconds:.0f} s")
-    sys.exit(num_held < num_tried)
+
+        def failures(layout: Layout, trial: Trial) -> list[str]:
+            trial.apply(layout)
+            wrong = wrong_readings(layout, expected)
+            restore(layout, saved)
+            return wrong
+
+        num_failed = swept(layout, trials, failures, options, "damaged objects")
+    sys.exit(num_failed > 0)
 
 
 if __name__ == "__main__":

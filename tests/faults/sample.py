@@ -20,9 +20,9 @@ def main(seed: int) -> int:
     with tempfile.TemporaryDirectory() as name:
         made, num_failed = prepared(Path(name).resolve(), INGESTS), 0
         for sweep, tries in TRIES.items():
-            options = argparse.Namespace(tries=tries, seed=seed, only=None)
+            options = argparse.Namespace(tries=tries, seed=seed, only=None, repeat=f"python {__file__} {seed}")
             title = f"{sweep.__name__} of ingests"
-            num_failed += swept(made, sweep.trials, sweep.failures, options, f"python {__file__} {seed}", title)
+            num_failed += swept(made, sweep.trials, sweep.failures, options, title)
     return num_failed
 
 

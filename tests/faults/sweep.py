@@ -16,8 +16,8 @@ Draw = Callable[[Any, int, int], Iterable[Any]]
 Failures = Callable[[Any, Any], list[str]]
 
 
-def swept(made: Any, draw: Draw, failures: Failures, options: argparse.Namespace, repeat: str, title: str) -> int:
-    """Do the trials and print the outcome; `repeat` repeats the trial `{number}`. Returns how many did not hold."""
+def swept(made: Any, draw: Draw, failures: Failures, options: argparse.Namespace, title: str) -> int:
+    """Do the trials and print the outcome; `options.repeat` repeats a trial. Returns how many did not hold."""
     started, num_tried, num_held = time.monotonic(), 0, 0
     with suppress(KeyboardInterrupt):  # the rest is left out, and the line below says how many were tried
         for number, trial in enumerate(draw(made, options.tries, options.seed)):
@@ -27,7 +27,7 @@ def swept(made: Any, draw: Draw, failures: Failures, options: argparse.Namespace
                 for line in wrong:
                     print(f"{number}: {trial}: {line}")
                 if wrong:
-                    print(f"   repeat: {repeat.format(number=number)}")
+                    print(f"   repeat: {options.repeat.format(number=number)}")
     seconds = time.monotonic() - started
     print(f"{title}: {num_held} of {num_tried} held, seed {options.seed}, {seconds:.0f} s", flush=True)
     return num_tried - num_held
@@ -48,16 +48,17 @@ def error_line(code: int, output: str) -> tuple[str | None, list[str]]:
 
 
 def options_of(about: str | None, num_tries: int) -> argparse.Namespace:
-    """Parse the options of a sweep: `tries`, `seed`, `only`."""
+    """Parse the options of a sweep: `tries`, `seed`, `only`; add `repeat`, the command of the trial `{number}`."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--tries", type=int, default=num_tries)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="number of the one trial to repeat")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.repeat = f"python {sys.argv[0]} --tries {options.tries} --seed {options.seed} --only {{number}}"
+    return options
 
 
-def main(  # noqa: PLR0913, because each sweep is made of these parts
-    file: str,
+def main(
     about: str | None,
     draw: Draw,
     failures: Failures,
@@ -73,10 +74,9 @@ def main(  # noqa: PLR0913, because each sweep is made of these parts
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        repeat = f"python {file} --tries {options.tries} --seed {options.seed} --only {{number}}"
         is_mounted = mount(folder / "disk")
         try:
-            num_failed = swept(prepared(folder, stages), draw, failures, options, repeat, title)
+            num_failed = swept(prepared(folder, stages), draw, failures, options, title)
         finally:
             if is_mounted:
                 subprocess.run(["umount", str(folder / "disk")], check=True)

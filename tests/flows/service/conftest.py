@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from filelock import FileLock
+from prefect.client.orchestration import SyncPrefectClient, get_client
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +17,9 @@ def _alone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.getbasetemp()
     with FileLock((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "service.lock"):
         yield
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as client:
+        yield client

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from prefect import flow, task
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events import emit_event
@@ -39,12 +39,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with shared_server(tmp_path_factory.mktemp("prefect")) as address:
         yield address
         EventsWorker.drain_all()
-
-
-@pytest.fixture
-def client(server: str) -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 def begun(client: SyncPrefectClient, name: str, *labels: str, **more: Any) -> FlowRun:

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Scheduled
@@ -102,12 +102,6 @@ def test_versions_disk_waiting_results_gpu_and_mlflow_that_are_wrong_are_named(
     assert "other-package" not in found["versions"]["detail"]
     assert found["tracking"]["detail"].startswith("1 results are not in MLflow, one for")
     assert "dyformer track" in found["tracking"]["remedy"]
-
-
-@pytest.fixture
-def client(server: str) -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(

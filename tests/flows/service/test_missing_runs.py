@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from own_log import own_log
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
 from dyformer.experiments.settings import as_record, experiment_for
@@ -76,10 +76,10 @@ def write_report(dataset: str, changes: dict[str, Any] | None = None) -> dict[st
     return published
 
 
-def complete(client: SyncPrefectClient, run: FlowRun) -> None:
+def complete(client: SyncPrefectClient, run: FlowRun, end: State[Any] | None = None) -> None:
     """Let a run begin and end."""
     client.set_flow_run_state(run.id, Running(), force=True)
-    client.set_flow_run_state(run.id, Completed(), force=True)
+    client.set_flow_run_state(run.id, end or Completed(), force=True)
 
 
 def due_runs(client: SyncPrefectClient, dataset: str = "missedlog") -> list[FlowRun]:
@@ -87,6 +87,12 @@ def due_runs(client: SyncPrefectClient, dataset: str = "missedlog") -> list[Flow
     [deployment] = [each for each in scheduled(client) if each.parameters["dataset"] == dataset]
     runs = runs_where(client, deployment_id={"any_": [deployment.id]})
     return [run for run in runs if not run.auto_scheduled]
+
+
+def waiting_run(client: SyncPrefectClient) -> FlowRun:
+    """The only started run that no worker has taken."""
+    [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+    return run
 
 
 @pytest.fixture
@@ -109,8 +115,7 @@ def test_a_failed_run_is_followed_by_another_after_a_pause_and_its_third_failure
         with monkeypatch.context() as patch:
             patch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
             assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
-        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
-        client.set_flow_run_state(run.id, Failed(), force=True)
+        client.set_flow_run_state(waiting_run(client).id, Failed(), force=True)
         started, problems = start_missing(client, layout)
         assert (started, len(problems)) == ([], int(number == FEW_TRIES))
     assert problems[0].startswith(f"missedlog: {FEW_TRIES} retrainings after version 1 of the event table failed")
@@ -127,9 +132,7 @@ def test_a_run_that_died_is_followed_by_another_though_all_rows_have_a_report(
     assert start_missing(client, layout) == ([], [])
     [deployment] = scheduled(client)
     for end, expected in ((Failed(), []), (Crashed(), ["missedlog, version 1 of the event table"])):
-        run = client.create_flow_run_from_deployment(deployment.id)
-        client.set_flow_run_state(run.id, Running(), force=True)
-        client.set_flow_run_state(run.id, end, force=True)
+        complete(client, client.create_flow_run_from_deployment(deployment.id), end)
         assert start_missing(client, layout) == (expected, [])
 
 
@@ -146,14 +149,12 @@ def test_what_a_repair_removed_is_made_again_by_a_run_at_once_and_later_ones_aft
     for _ in range(2):  # the second one comes after a pause of 0 minutes
         assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
         assert start_missing(client, layout) == ([], [])
-        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
-        complete(client, run)  # and it made nothing
+        complete(client, waiting_run(client))  # and it made nothing
     assert start_missing(client, layout) == ([], [])  # the third one after 5
     monkeypatch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
     for _ in range(2, FEW_TRIES + 1):
         assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
-        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
-        complete(client, run)
+        complete(client, waiting_run(client))
     started, [problem] = start_missing(client, layout)  # no run for ever
     assert not started
     assert "did not make it again" in problem
@@ -203,9 +204,7 @@ def test_a_failure_after_a_completed_run_is_followed_by_another_without_a_report
     commit(tmp_path / "log.csv", 300)
     [deployment] = scheduled(client)
     for end in (Completed(), Failed()):  # such as of two windows that are complete by the clock
-        run = client.create_flow_run_from_deployment(deployment.id)
-        client.set_flow_run_state(run.id, Running(), force=True)
-        client.set_flow_run_state(run.id, end, force=True)
+        complete(client, client.create_flow_run_from_deployment(deployment.id), end)
     assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
 
 
@@ -221,15 +220,13 @@ def test_a_commit_is_followed_by_one_run_until_one_completes(
     assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
     assert start_missing(client, layout) == ([], [])  # it waits for a worker
     for number in range(1, 3):
-        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+        run = waiting_run(client)
         client.set_flow_run_state(run.id, Running(), force=True)
         assert start_missing(client, layout) == ([], [])
         client.set_flow_run_state(run.id, Failed(), force=True)
         assert start_missing(client, layout)[0] == ["missedlog, version 1 of the event table"]
         assert len(due_runs(client)) == number + 1
-    [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
-    client.set_flow_run_state(run.id, Running(), force=True)
-    client.set_flow_run_state(run.id, Completed(), force=True)
+    complete(client, waiting_run(client))
     assert start_missing(client, layout) == ([], [])
     commit(tmp_path / "second.csv", 600)  # a new commit needs a new run
     assert start_missing(client, layout) == (["missedlog, version 2 of the event table"], [])

@@ -4,11 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.reconcile import reconcile
@@ -27,12 +26,6 @@ from flows.tasks.retention import KEEP
 from storage.layout import Layout
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def client(server: str) -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 def test_a_store_that_is_away_fails_no_run_and_is_named(

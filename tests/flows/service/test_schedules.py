@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from own_log import own_log
+from own_log import READING, own_log
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.states import Completed, Pending, Scheduled
@@ -22,7 +22,6 @@ from storage.events.declarations import declare
 from storage.layout import Layout
 
 Run = Callable[..., tuple[int, str]]
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 
 
 @pytest.fixture
