@@ -14,7 +14,7 @@ import polars as pl
 from dyformer.logs.events import ReadResult
 from storage.bytes import checksums
 from storage.events import versions
-from storage.events.commits import append
+from storage.events.commits import append_all
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import read_events
 from storage.layout import Layout
@@ -52,7 +52,7 @@ def main() -> None:
     """Store the events and time both sides."""
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout(folder)
-        append(layout, "log", log(), "0" * 64)
+        append_all(layout, "log", {"0" * 64: log()})
         (part,) = [part for part in versions.newest(layout, "log").parts if part["name"] == versions.INTERACTIONS]
 
         def checked() -> pl.DataFrame:

@@ -216,13 +216,6 @@ def prepare_pair_features(history: DynamicGraph) -> PairFeatures:
     )
 
 
-def pair_feature_table(
-    history: DynamicGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Give the features [P, F] of pairs from a history; for several calls on one history, see prepare_pair_features."""
-    return prepare_pair_features(history).table(source_P, target_P)
-
-
 def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> PathScores:
     """Give common neighbours, Adamic-Adar (natural logarithm) and degree-normalised 3-paths (L3) of pairs, each [P].
 

@@ -5,12 +5,10 @@ against the mean of the pairs that the forecaster was fitted on. A quantity with
 ends stand in it as {a} and {b}.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from dyformer.scoring import vector_scores
 from dyformer.scoring.contact_features import SIDES
-from dyformer.scoring.link_features import SYMMETRIC, WITH_DIRECTION, names
+from dyformer.scoring.link_features import SYMMETRIC, WITH_DIRECTION
 
 MANY, MUCH, LONG, HIGH = ("many", "few"), ("much", "little"), ("a long", "a short"), ("a high", "a low")
 
@@ -97,13 +95,6 @@ def reason(name: str, *, is_large: bool) -> str:
     """
     quantity, text = _quantity(name)
     return f"{quantity.words[0 if is_large else 1]} {text}"
-
-
-def all_reasons() -> Iterator[tuple[str, str, str]]:
-    """Give each input of directed and of undirected logs: name, reason of a large value, reason of a small one."""
-    inputs = (each for directed in (True, False) for each in (*names(directed), *vector_scores.names(directed)))
-    for name in dict.fromkeys(inputs):
-        yield name, reason(name, is_large=True), reason(name, is_large=False)
 
 
 def _quantity(name: str) -> tuple[Quantity, str]:

@@ -81,22 +81,6 @@ class _Source:
     rows: Any  # HeldRows or SpilledRows, the same for all sources of a call
 
 
-def append(
-    layout: Layout,
-    dataset: str,
-    result: ReadResult | SpilledRows,
-    source_sha256: str,
-    *,
-    bipartite: bool = False,
-    drop_known: bool = False,
-    max_retries: int = 100,
-) -> Ingest:
-    """Commit the rows of one source as `append_all` does."""
-    options = {"bipartite": bipartite, "drop_known": drop_known, "max_retries": max_retries}
-    (ingest,) = append_all(layout, dataset, {source_sha256: result}, **options)
-    return ingest
-
-
 def append_all(
     layout: Layout,
     dataset: str,

@@ -17,7 +17,7 @@ from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import LinkExamples, first_half
 from dyformer.scoring.decoder import STRENGTHS
-from dyformer.scoring.pair_features import pair_feature_table
+from dyformer.scoring.pair_features import prepare_pair_features
 
 Rows = tuple[np.ndarray, ...]  # inputs, labels, weights
 
@@ -28,7 +28,7 @@ def learnable(history: DynamicGraph, weight: float, *, seed: int, num_pairs: int
     source_P, target_P = np.array(list(itertools.combinations(range(30), 2))).T
     chosen_P = generator.permutation(len(source_P))[:num_pairs]
     source_P, target_P = source_P[chosen_P], target_P[chosen_P]
-    value_P = sign * pair_feature_table(history, source_P, target_P)[:, 6] + generator.normal(size=num_pairs)
+    value_P = sign * prepare_pair_features(history).table(source_P, target_P)[:, 6] + generator.normal(size=num_pairs)
     positive_P = value_P > np.median(value_P)
     examples = LinkExamples(source_P=source_P, target_P=target_P, positive_P=positive_P, new_P=positive_P)
     before = prepare_graph(history, until=history.num_steps, config=GraphConfig())
@@ -37,7 +37,7 @@ def learnable(history: DynamicGraph, weight: float, *, seed: int, num_pairs: int
 
 def rows_of(step: LabelledStep) -> Rows:
     examples = step.examples
-    table_PF = pair_feature_table(step.before.history, examples.source_P, examples.target_P)
+    table_PF = prepare_pair_features(step.before.history).table(examples.source_P, examples.target_P)
     return table_PF, examples.positive_P, np.full(len(examples.positive_P), step.weight)
 
 
@@ -69,7 +69,7 @@ def test_the_choice_on_half_of_the_newest_pairs_and_the_fit_on_all_of_them_are_t
     first_P = first_half(own[1])
     train, held_out = (tuple(column[part_P] for column in own) for part_P in (first_P, ~first_P))
     source_P, target_P = np.triu_indices(30, k=1)
-    test_PF = pair_feature_table(histories[0], source_P, target_P)
+    test_PF = prepare_pair_features(histories[0]).table(source_P, target_P)
     for method, oracle, grid in (
         (LogisticRegression(), regression_scores, STRENGTHS),
         (BoostedTrees(), tree_scores, (4, 8)),

@@ -18,7 +18,7 @@ from dyformer.scoring import link_features
 from dyformer.scoring.contact_features import SIDES
 from dyformer.scoring.factorisation import DENSE_NODES
 from dyformer.scoring.link_features import SMOOTH, SYMMETRIC, WITH_DIRECTION, groups, names, prepare_link_features
-from dyformer.scoring.pair_features import pair_feature_table
+from dyformer.scoring.pair_features import prepare_pair_features
 
 Row = tuple[int, int, int, float]  # source, target, time, weight
 LENGTH = 5  # moments of a window
@@ -140,7 +140,7 @@ def assert_equal_to_plain(rows: list[Row], history: DynamicGraph) -> None:
     for column, name in enumerate(names(directed=True)[14:]):
         np.testing.assert_allclose(found[:, 14 + column], expected[:, column], rtol=2e-5, atol=2e-5, err_msg=name)
     if history.num_steps and len(source_P):
-        np.testing.assert_allclose(found[:, :14], pair_feature_table(history, source_P, target_P), rtol=1e-5)
+        np.testing.assert_allclose(found[:, :14], prepare_pair_features(history).table(source_P, target_P), rtol=1e-5)
     num_symmetric = len(SYMMETRIC) - 14
     there, back = np.split(expected[:, num_symmetric:], 2, axis=1)
     undirected = np.hstack([expected[:, :num_symmetric], (there + back) / 2, np.abs(there - back)])

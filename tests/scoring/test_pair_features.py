@@ -11,7 +11,6 @@ from dyformer.scoring.pair_features import (
     FEATURE_NAMES,
     busier_end_first,
     find_edges,
-    pair_feature_table,
     path_scores,
     prepare_pair_features,
     union_edges,
@@ -74,7 +73,7 @@ def plain_features(history: DynamicGraph, i: int, j: int) -> list[float]:
 def test_features_equal_their_definitions():
     source_P, target_P = all_pairs(6)
     expected = [plain_features(HISTORY, i, j) for i, j in zip(source_P.tolist(), target_P.tolist(), strict=True)]
-    table = pair_feature_table(HISTORY, source_P, target_P)
+    table = prepare_pair_features(HISTORY).table(source_P, target_P)
     assert table.shape == (15, len(FEATURE_NAMES)) == (15, 14)
     np.testing.assert_allclose(table, expected, rtol=1e-12)
 
@@ -85,12 +84,14 @@ def test_features_equal_their_definitions_on_random_graphs(seed: int):
     linked = {node for s in history.snapshots for node in (*s.source_E.tolist(), *s.target_E.tolist())}
     pairs = [pair for pair in itertools.combinations(range(12), 2) if linked.issuperset(pair)]
     expected = [plain_features(history, i, j) for i, j in pairs]
-    table = pair_feature_table(history, *np.array(pairs).T)
+    table = prepare_pair_features(history).table(*np.array(pairs).T)
     np.testing.assert_allclose(table, expected, rtol=1e-12)
 
 
 def test_features_of_a_pair_at_distance_three_by_hand():
-    features = dict(zip(FEATURE_NAMES, pair_feature_table(HISTORY, np.array([0]), np.array([3]))[0], strict=True))
+    features = dict(
+        zip(FEATURE_NAMES, prepare_pair_features(HISTORY).table(np.array([0]), np.array([3]))[0], strict=True)
+    )
     assert features["seen"] == features["num_steps_linked"] == features["inverse_steps_since_link"] == 0
     assert features["log_common_neighbors"] == features["adamic_adar"] == 0
     # the one path 0-1-2-3 over degrees 1, 2, 3, 2
@@ -193,28 +194,28 @@ def test_relabelling_nodes_changes_nothing():
     )
     source_P, target_P = all_pairs(15)
     np.testing.assert_allclose(
-        pair_feature_table(renamed, name_N[source_P], name_N[target_P]),
-        pair_feature_table(history, source_P, target_P),
+        prepare_pair_features(renamed).table(name_N[source_P], name_N[target_P]),
+        prepare_pair_features(history).table(source_P, target_P),
         rtol=1e-12,
     )
 
 
 def test_empty_windows_and_no_pairs_have_features():
     history = toy_graph([(0, 1), (1, 2)], [], [])
-    table = pair_feature_table(history, np.array([0, 0]), np.array([1, 2]))
+    table = prepare_pair_features(history).table(np.array([0, 0]), np.array([1, 2]))
     assert table[0, FEATURE_NAMES.index("inverse_steps_since_link")] == pytest.approx(1 / 3)
     assert table[1, FEATURE_NAMES.index("sum_log_last_degree")] == 0
     assert table[1, FEATURE_NAMES.index("sum_activity")] == pytest.approx(2 * math.exp(-2))
-    assert pair_feature_table(history, np.empty(0, dtype=int), np.empty(0, dtype=int)).shape == (0, 14)
+    assert prepare_pair_features(history).table(np.empty(0, dtype=int), np.empty(0, dtype=int)).shape == (0, 14)
 
 
 def test_a_history_without_any_edge_has_features():
     nothing = toy_graph([(0, 1)], [])
     empty = DynamicGraph(snapshots=nothing.snapshots[1:], node_N=nothing.node_N, side_N=nothing.side_N)
-    assert np.isfinite(pair_feature_table(empty, np.array([0]), np.array([1]))).all()
+    assert np.isfinite(prepare_pair_features(empty).table(np.array([0]), np.array([1]))).all()
 
 
 @pytest.mark.parametrize("pair", [(0, 6), (-1, 2)])
 def test_a_node_outside_the_history_is_refused(pair: tuple[int, int]):
     with pytest.raises(ValueError, match="expected nodes of the history, 0 to 5"):
-        pair_feature_table(HISTORY, np.array([pair[0]]), np.array([pair[1]]))
+        prepare_pair_features(HISTORY).table(np.array([pair[0]]), np.array([pair[1]]))

@@ -6,7 +6,7 @@ from toy_graphs import random_graph, toy_graph
 import dyformer.scoring.retrieval as module
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder, logit
-from dyformer.scoring.pair_features import pair_feature_table, prepare_pair_features
+from dyformer.scoring.pair_features import prepare_pair_features
 from dyformer.scoring.retrieval import Retrieved, retrieve
 
 TWO_SIDES = toy_graph([(0, 1), (2, 3), (0, 3)], [(4, 1), (4, 5), (2, 7), (6, 7)], sides=[0, 1, 0, 1, 0, 1, 0, 1])
@@ -19,7 +19,7 @@ def random_history(seed: int = 3) -> DynamicGraph:
 def decoder_of(history: DynamicGraph) -> LinkDecoder:
     generator = np.random.default_rng(1)
     source_P, target_P = np.triu_indices(len(history.side_N), k=1)
-    return fit_decoder(pair_feature_table(history, source_P, target_P), generator.random(len(source_P)) < 0.5)
+    return fit_decoder(prepare_pair_features(history).table(source_P, target_P), generator.random(len(source_P)) < 0.5)
 
 
 def retrieved(history: DynamicGraph, k: int, **options) -> Retrieved:
@@ -36,7 +36,7 @@ def slow_retrieval(history: DynamicGraph, k: int, allowed=None) -> set[tuple[int
             pair = (min(i, j), max(i, j))
             same_side = two_sides and history.side_N[i] == history.side_N[j]
             if i != j and not same_side and (allowed is None or (i, j) in allowed):
-                value = logit(decoder, pair_feature_table(history, np.array([i]), np.array([j])))[0]
+                value = logit(decoder, prepare_pair_features(history).table(np.array([i]), np.array([j])))[0]
                 scored[pair in linked].append((-round(value, 9), j))
         found |= {(i, j, is_linked) for is_linked in scored for _, j in sorted(scored[is_linked])[:k]}
     return found

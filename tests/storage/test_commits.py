@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from power_cut import Disk
-from test_events_table import FIRST, SECOND, batch, ids, quarantine, result
+from test_events_table import FIRST, SECOND, append, batch, ids, quarantine, result
 
 from storage.artifacts import artifact
 from storage.artifacts.artifact import MANIFEST, lineage_of
@@ -22,7 +22,7 @@ from storage.artifacts.artifact import names as names_of
 from storage.bytes import files
 from storage.bytes.checksums import RecordDamaged, sha256, write_record
 from storage.events import commits, versions
-from storage.events.commits import append, append_all
+from storage.events.commits import append_all
 from storage.events.declarations import DeclarationConflict, declaration, declare
 from storage.events.table import (
     DatasetNotIngested,

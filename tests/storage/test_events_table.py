@@ -17,7 +17,7 @@ from dyformer.logs.ids import ID
 from storage.artifacts.artifact import Draft
 from storage.events import commits, rows
 from storage.events import rows as rows_module
-from storage.events.commits import TableBusy, append, append_all
+from storage.events.commits import Ingest, TableBusy, append_all
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS, numbered
 from storage.events.table import (
     DatasetNotIngested,
@@ -77,6 +77,12 @@ SECOND = result([("dan", "ann", 5), ("ann", "bob", 30)], file="more.csv")
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     return Layout(str(tmp_path / "data with space"))
+
+
+def append(layout: Layout, dataset: str, result: ReadResult, source_sha256: str, **options: Any) -> Ingest:
+    """Commit the rows of one source."""
+    [ingest] = append_all(layout, dataset, {source_sha256: result}, **options)
+    return ingest
 
 
 def quarantine(layout: Layout, version: int | None = None) -> pl.DataFrame:

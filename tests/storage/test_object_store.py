@@ -15,7 +15,7 @@ import pytest
 import torch
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
-from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
+from test_events_table import BATCH_ROWS, FIRST, SECOND, append, assert_consistent, batch, quarantine
 
 from storage.artifacts import artifact
 from storage.artifacts.artifact import (
@@ -33,7 +33,6 @@ from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, sa
 from storage.bytes import checksums, files, objects
 from storage.bytes.checksums import Damaged
 from storage.bytes.objects import StoreUnreachable
-from storage.events.commits import append
 from storage.events.declarations import declaration, declare
 from storage.events.table import ingested_datasets, newest_version, node_dictionary, read_events
 from storage.events.versions import TableDamaged

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from test_events_table import append
 
 from dyformer.logs.events import ReadResult
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.bytes import files
 from storage.bytes.checksums import Damaged, write_record
-from storage.events.commits import append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.layout import Layout
 from storage.queries import QueryFailed, open_views, query, view_names

@@ -6,10 +6,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from test_events_table import FIRST, SECOND, result
+from test_events_table import FIRST, SECOND, append, result
 
 from storage.events import commits, versions
-from storage.events.commits import OnlyCommit, TableBusy, append, take_back
+from storage.events.commits import OnlyCommit, TableBusy, take_back
 from storage.events.declarations import declare
 from storage.events.table import history, newest_version, node_dictionary, read_events, scan_quarantine
 from storage.layout import Layout

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from test_commits import DAMAGE, commit_file, data_paths, flipped, flipped_lineage, truncated
 from test_drop import HOLDER
-from test_events_table import FIRST, SECOND, ids
+from test_events_table import FIRST, SECOND, append, ids
 
 from storage.artifacts import artifact
 from storage.artifacts.artifact import Lineage, write_artifact
@@ -24,7 +24,6 @@ from storage.artifacts.checkpoints import save_checkpoint
 from storage.bytes import checksums, files
 from storage.bytes.checksums import Damaged, RecordDamaged, read_record, write_record
 from storage.champions import read_champion
-from storage.events.commits import append
 from storage.events.declarations import declaration, declare
 from storage.events.table import history, ingested_datasets, read_events
 from storage.events.versions import TableDamaged
