@@ -151,7 +151,7 @@ def predict(
 ) -> dict[str, str]:
     """Write the champion's vectors, if it has some, and its forecasts as of the newest step; returns the addresses.
 
-    With changed settings, DyFormer is trained first, unless it was trained before. Raises NoChampion.
+    With changed settings, DyFormer is trained first, unless it was trained before. Raises ValueError.
     """
     experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
     if changes:

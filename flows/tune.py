@@ -51,8 +51,7 @@ def tune(
 ) -> Searched:
     """Search the grid of each method with the same number of trials; trials of an earlier run are reused.
 
-    Raises NoGrid for a method without a grid, OptunaMissing as points_of does, and TooShortPast for a log without steps
-    to choose on.
+    Raises ValueError for a method without a grid, as points_of does, and for a log without steps to choose on.
     """
     experiment = experiment_of(dataset, changes)
     for title in titles:

@@ -32,10 +32,6 @@ class TooFewEvents(ValueError):
     """A log whose events or times are too few for three splits."""
 
 
-class UnknownVisibility(ValueError):
-    """A text that names no visibility."""
-
-
 @dataclass(frozen=True)
 class Visibility:
     """Which events a ranker may read for an event at time t: `strict`, `batch:200` or `window:1h`.
@@ -50,7 +46,7 @@ class Visibility:
 
     @classmethod
     def parse(cls, text: str) -> "Visibility":
-        """Read the text that `str(visibility)` writes. Raises UnknownVisibility."""
+        """Read the text that `str(visibility)` writes. Raises ValueError."""
         kind, _, size = text.partition(":")
         is_number = size.isascii() and size.isdecimal() and int(size) > 0
         if (kind, size) == ("strict", "") and ":" not in text:
@@ -59,7 +55,7 @@ class Visibility:
             return cls("batch", size)
         if kind == "window" and size:
             return cls("window", size)
-        raise UnknownVisibility(
+        raise ValueError(
             f"{text!r} is no visibility: write strict (all events before each one), batch:200 (those before its batch)"
             " or window:1h (those before its hour)"
         )
@@ -104,7 +100,7 @@ def split_events(log: EventLog) -> EventSplits:
 def num_visible(log: EventLog, splits: EventSplits, visibility: Visibility) -> NDArray[np.int64]:
     """Count for each event the log's earliest events that are visible to it, [E]: never one of its time or later.
 
-    Raises UnknownVisibility for a window that does not fit the log's times.
+    Raises ValueError for a window that does not fit the log's times.
     """
     before_E = np.searchsorted(log.time_E, log.time_E, side="left")
     if visibility.kind == "batch":
@@ -124,10 +120,10 @@ def _width(log: EventLog, visibility: Visibility) -> int:
     try:
         width = fixed_duration(visibility.size, "step" if has_steps else "us")
     except WindowError as error:
-        raise UnknownVisibility(f"{visibility}: {error}") from error
+        raise ValueError(f"{visibility}: {error}") from error
     width = width if has_steps else round(width * 1e-6 / log.seconds)
     if width < 1:
-        raise UnknownVisibility(f"{visibility}: a window must be at least one unit of the log's times long")
+        raise ValueError(f"{visibility}: a window must be at least one unit of the log's times long")
     return width
 
 

@@ -30,10 +30,6 @@ Graphs = Mapping[int, PreparedGraph]
 """The graph as of each step."""
 
 
-class NoLabels(ValueError):
-    """A log without labels, or without any step that can be forecast from those before."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabelTrial:
     """The nodes of one step to score. A method gets `past` and the labelled nodes in `labelled`, all of earlier steps.

@@ -20,10 +20,6 @@ from dyformer.sampling.ranking_queries import NUM_PER_FAMILY
 TIE = 1e-6  # by which equal scores differ
 
 
-class NotPlanted(ValueError):
-    """A history that is no beginning of a planted log."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlantedRule:
     """Score a pair by p / c: how often a row of the source has the target, and how often the pair is a candidate.
@@ -37,7 +33,7 @@ class PlantedRule:
     """
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
-        """Find the log of the history; labels have no effect. Raises NotPlanted."""
+        """Find the log of the history; labels have no effect. Raises ValueError."""
         planted, node_N = _planted(graph)
         probability_NN, source_S = _probabilities(graph, planted, node_N)
         past = graph.history.interactions
@@ -78,7 +74,7 @@ def _planted(graph: PreparedGraph) -> tuple[PlantedLog, NDArray[np.int64]]:
         number_RX = np.argsort(order_N)[number_R].reshape(row_RX.shape)
         if np.array_equal(number_RX, np.column_stack([past.source_R, past.target_R])):
             return planted, node_N[order_N]
-    raise NotPlanted(f"the history is not that of a planted log: expected one of {', '.join(PLANTED)}")
+    raise ValueError(f"the history is not that of a planted log: expected one of {', '.join(PLANTED)}")
 
 
 def _latest(graph: PreparedGraph) -> dict[int, list[int]]:

@@ -49,10 +49,6 @@ class UnknownSetting(ValueError):
     """A setting of this name does not exist."""
 
 
-class BadSetting(ValueError):
-    """A setting exists, but its value does not fit."""
-
-
 class OldSettings(ValueError):
     """Stored settings that this version does not have."""
 
@@ -121,9 +117,9 @@ class Experiment:
         return self
 
     def check_interactions(self) -> "Experiment":
-        """Give the experiment, for what reads interactions. Raises BadSetting with noise, which leaves none."""
+        """Give the experiment, for what reads interactions. Raises ValueError with noise, which leaves none."""
         if self.graph.noise > 0:
-            raise BadSetting(
+            raise ValueError(
                 f"graph.noise={self.graph.noise} changes the edges of snapshots, which then have no interactions, and "
                 "only the benchmark of the paper's protocol does without: leave graph.noise out"
             )
@@ -142,7 +138,7 @@ class Experiment:
 
         Raises:
             UnknownSetting: a name that no setting has.
-            BadSetting: a value of another type or beyond its limits, or a change in a part that is none.
+            ValueError: a value of another type or beyond its limits, or a change in a part that is none.
         """
         for name in changes:
             if name not in _names():
@@ -158,7 +154,7 @@ class Experiment:
                 fresh = _replaced(fresh, "", {part: after})
             elif inner and part not in whole:
                 names = ", ".join(f"{part}.{name}" for name in inner)
-                raise BadSetting(
+                raise ValueError(
                     f"{names}: this experiment has no {part}, so that it would have no effect; set {part}=default"
                     " first, or leave it out"
                 )
@@ -248,12 +244,12 @@ def _replaced(owner: Part, prefix: str, values: dict[str, Any]) -> Part:
     except ValidationError as error:
         found = error.errors()[0]
     if not found["loc"]:  # a rule over several fields
-        raise BadSetting(str(found.get("ctx", {}).get("error", found["msg"])))
+        raise ValueError(str(found.get("ctx", {}).get("error", found["msg"])))
     name, given = str(found["loc"][0]), found["input"]
     field = _fields(type(owner))[name]
     if found["type"] in ("greater_than_equal", "less_than_equal"):
-        raise BadSetting(f"{prefix}{name}: expected {_limits(field)}, got {given}")
-    raise BadSetting(f"{prefix}{name}: expected {_kind(field)}, got {given!r} ({type(given).__name__})")
+        raise ValueError(f"{prefix}{name}: expected {_limits(field)}, got {given}")
+    raise ValueError(f"{prefix}{name}: expected {_kind(field)}, got {given!r} ({type(given).__name__})")
 
 
 def _unknown(name: str) -> UnknownSetting:

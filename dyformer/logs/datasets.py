@@ -6,11 +6,6 @@ from dataclasses import asdict, dataclass
 
 from dyformer.logs.time_windows import TimeUnit, Window
 
-
-class UnknownDataset(ValueError):
-    """A name that no known log has."""
-
-
 OWN_LOG_WINDOW = Window(rule="equal_count", count=12)
 """The default windows of a user's own log."""
 
@@ -175,11 +170,11 @@ DATASETS = {dataset.name: dataset for dataset in _KNOWN}
 
 
 def dataset_named(name: str, stored: Iterable[str] = ()) -> Dataset:
-    """Find a known log by name; raises UnknownDataset with the known names and those that are `stored`."""
+    """Find a known log by name; raises ValueError with the known names and those that are `stored`."""
     if name not in DATASETS:
         known = list(dict.fromkeys([*DATASETS, *sorted(stored)]))
         near = difflib.get_close_matches(name, known, n=1)
-        raise UnknownDataset(
+        raise ValueError(
             f"no known dataset is called {name!r}{f', did you mean {near[0]!r}?' if near else ''};"
             f" known: {', '.join(known)}. For your own log, pass its file: dyformer run {name} --log FILE"
         )

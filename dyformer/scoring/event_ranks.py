@@ -13,10 +13,6 @@ from numpy.typing import NDArray
 from dyformer.streams.event_log import EventLog, EventQueries
 
 
-class BadScores(ValueError):
-    """Scores of another shape than the candidates, or scores that are no numbers."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChosenTargets:
     """The targets that the sources of queries chose; a ranker never sees them.
@@ -59,7 +55,7 @@ def event_ranks(
     a candidate that stands in a row twice counts once. `queries` are all those of `chosen`, in the same order.
 
     Raises:
-        BadScores: blocks that are not `[n, C]` and together Q rows, or a score that is NaN.
+        ValueError: blocks that are not `[n, C]` and together Q rows, or a score that is NaN.
     """
     rank_Q, first = np.empty(len(queries)), 0
     for score_nC in scores:
@@ -67,7 +63,7 @@ def event_ranks(
         rank_Q[block] = _block_ranks(_checked(score_nC, log, queries, block), log, queries, chosen, block)
         first = block.stop
     if first != len(queries):
-        raise BadScores(f"found scores of {first} queries: expected those of all {len(queries)}")
+        raise ValueError(f"found scores of {first} queries: expected those of all {len(queries)}")
     return rank_Q
 
 
@@ -76,12 +72,12 @@ def _checked(
 ) -> NDArray[np.floating]:
     num_candidates = log.num_targets if queries.candidate_QC is None else queries.candidate_QC.shape[1]
     if np.ndim(score_nC) != 2 or score_nC.shape[1] != num_candidates or block.stop > len(queries):
-        raise BadScores(
+        raise ValueError(
             f"found scores of shape {np.shape(score_nC)} from query {block.start} on: expected rows of "
             f"{num_candidates} scores, for {len(queries)} queries in all"
         )
     if np.isnan(score_nC).any():
-        raise BadScores(f"found scores that are no numbers (NaN) from query {block.start} on: expected numbers")
+        raise ValueError(f"found scores that are no numbers (NaN) from query {block.start} on: expected numbers")
     return score_nC
 
 

@@ -13,7 +13,7 @@ from flows.console import ongoing
 from flows.live.server import application
 from flows.live.service import LiveService
 from flows.service.guard import Guard
-from flows.service.listening import PortTaken, listening, port_of
+from flows.service.listening import listening, port_of
 from flows.service.login import USER, close_folder, write_variables
 from storage.bytes.files import make_folder
 from storage.layout import Layout
@@ -22,10 +22,6 @@ USUAL_PORT = 8100
 ADDRESS, LOGIN = "DYFORMER_SERVE_URL", "DYFORMER_SERVE_LOGIN"
 LOCAL = ("127.0.0.1", "localhost")
 SECONDS_OF_A_THREAD = 0.0005  # that it computes while a ranking waits; by default Python takes ten times as long
-
-
-class ServerRuns(ValueError):
-    """Another server of the dataset runs."""
 
 
 def login_file(layout: Layout, dataset: str) -> Path:
@@ -48,8 +44,8 @@ def serve_dataset(
         DatasetNotIngested: the store lacks the dataset.
         WindowError: a horizon does not fit the log.
         TooFewPastEvents: the log is too short for a horizon.
-        ServerRuns: another server of it runs in this store.
-        PortTaken: another program listens at the given port.
+        ValueError: another server of it runs in this store.
+        ValueError: another program listens at the given port.
     """
     import uvicorn
 
@@ -81,7 +77,7 @@ def _alone(layout: Layout, dataset: str) -> Iterator[None]:
     try:
         lock = FileLock(file.with_suffix(".lock")).acquire(timeout=1)
     except Timeout as error:
-        raise ServerRuns(
+        raise ValueError(
             f"`dyformer serve {dataset}` runs already for {layout.root}: its login is in {file}"
         ) from error
     with lock:
@@ -92,4 +88,4 @@ def _listener(host: str, port: int | None) -> socket.socket:
     for chosen in (port,) if port is not None else (USUAL_PORT, 0):
         with suppress(OSError):
             return listening(host, chosen)
-    raise PortTaken(f"port {port} at {host} cannot be listened at: give a free one with --port")
+    raise ValueError(f"port {port} at {host} cannot be listened at: give a free one with --port")

@@ -132,7 +132,7 @@ class LiveService:
     """The ranking of one log, for requests of several threads; `follow` keeps it up to date with the store.
 
     The horizons, such as "1d", are fitted before the first request. Raises WindowError for one that does not fit the
-    log, TooFewPastEvents for one that is too long for it, and ReceivedDamaged.
+    log, TooFewPastEvents for one that is too long for it, and ValueError.
     """
 
     layout: Layout

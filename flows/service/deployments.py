@@ -46,10 +46,6 @@ JOB_TEMPLATE: dict[str, Any] = {
 }
 
 
-class BadDeployment(ValueError):
-    """A deployment that is wrong in its file, or a file that is no list of deployments."""
-
-
 class Strict(BaseModel):
     """A part of the file; a key that it does not name is refused."""
 
@@ -118,19 +114,19 @@ class Deployment(Strict):
         return f"{self.flow().name}/{self.name}"
 
     def flow(self) -> "Flow[..., Any]":
-        """Import the flow; raises BadDeployment if there is none, or if it does not take the parameters."""
+        """Import the flow; raises ValueError if there is none, or if it does not take the parameters."""
         from prefect import Flow
 
         module, _, name = self.entrypoint.rpartition(".")
         try:
             found = getattr(importlib.import_module(module), name, None)
         except ModuleNotFoundError as error:
-            raise BadDeployment(f"deployment {self.name!r}: there is no module {module}") from error
+            raise ValueError(f"deployment {self.name!r}: there is no module {module}") from error
         if not isinstance(found, Flow):
-            raise BadDeployment(f"deployment {self.name!r}: {self.entrypoint} is no flow")
+            raise ValueError(f"deployment {self.name!r}: {self.entrypoint} is no flow")
         unknown = sorted(self.parameters.keys() - inspect.signature(found.fn).parameters.keys())
         if unknown:
-            raise BadDeployment(f"deployment {self.name!r}: flow {found.name} has no parameter {', '.join(unknown)}")
+            raise ValueError(f"deployment {self.name!r}: flow {found.name} has no parameter {', '.join(unknown)}")
         return found
 
 
@@ -150,21 +146,21 @@ def file_of_deployments() -> Path:
 
 
 def read_deployments(path: Path) -> list[Deployment]:
-    """Read and validate a file; raises BadDeployment that names the place of the fault."""
+    """Read and validate a file; raises ValueError that names the place of the fault."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadDeployment(f"{path} cannot be read ({error.strerror}); nothing was deployed") from error
+        raise ValueError(f"{path} cannot be read ({error.strerror}); nothing was deployed") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: other bytes than UTF-8, or no such date
-        raise BadDeployment(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
     try:
         found = PrefectFile.model_validate(content).deployments
     except ValidationError as error:
-        raise BadDeployment(f"{path}: {_first_fault(error, content)}; nothing was deployed") from error
+        raise ValueError(f"{path}: {_first_fault(error, content)}; nothing was deployed") from error
     names = [deployment.full_name for deployment in found]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise BadDeployment(f"{path} names {', '.join(doubled)} twice; nothing was deployed")
+        raise ValueError(f"{path} names {', '.join(doubled)} twice; nothing was deployed")
     return found
 
 

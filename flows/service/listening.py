@@ -13,10 +13,6 @@ from typing import Any
 BACKLOG = 2048  # connections that wait for the server, as in uvicorn
 
 
-class PortTaken(ValueError):
-    """Another program listens at a port."""
-
-
 def listening(host: str, port: int) -> socket.socket:
     """Listen at a port, 0 for any free one; raises OSError where another program does."""
     # asyncio sends what is written at once, instead of after the 40 ms of a delayed acknowledgment, where it sees TCP.

@@ -70,10 +70,6 @@ def _note(problems: list[str], dataset: str, problem: str) -> None:
     problems.append(f"{dataset}: {problem.removeprefix(f'{dataset}: ')}")
 
 
-class ManyTries(ValueError):
-    """The retrainings of a commit failed again and again."""
-
-
 def _started(
     client: "SyncPrefectClient",
     layout: Layout,
@@ -99,7 +95,7 @@ def _started(
             return None
         own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
         if len(own) > FEW_TRIES:
-            raise ManyTries(
+            raise ValueError(
                 f"a part of what version {version} of the event table published is missing, and {len(own)} retrainings"
                 " of the schedule did not make it again: see their logs, and give `dyformer retrain` by hand, with the"
                 f" settings of the schedule of {dataset}"
@@ -109,7 +105,7 @@ def _started(
     elif failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
         if len(failed) < FEW_TRIES:
             return None
-        raise ManyTries(
+        raise ValueError(
             f"{len(failed)} retrainings after version {version} of the event table failed or were cancelled: see their"
             f" logs; the next one is tried {pause_after(len(failed))} after the last"
         )

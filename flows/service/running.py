@@ -16,10 +16,6 @@ LOCK, RECORD, LOGIN = "up.lock", "up.json", "up.env"
 LOCK_OF_PAGES, LOGIN_OF_PAGES = "ui.lock", "ui.env"
 
 
-class NoStack(ValueError):
-    """No stack of this store runs, or another user's."""
-
-
 def running_stack(layout: Layout) -> dict[str, Any] | None:
     """Return the record of the store's running stack: mark, process, addresses; None if it does not run."""
     if not is_held(Path(layout.service) / LOCK):
@@ -43,14 +39,14 @@ def running_login(layout: Layout) -> dict[str, str]:
     """Return the variables of the clients of `dyformer up`, or of `dyformer ui`, which runs for this store.
 
     Raises:
-        NoStack: neither runs.
+        ValueError: neither runs.
     """
     folder = Path(layout.service)
     for name in (LOGIN, LOGIN_OF_PAGES):
         found = read_variables(folder / name) if is_held((folder / name).with_suffix(".lock")) else {}
         if found:
             return found
-    raise NoStack(f"neither `dyformer up` nor `dyformer ui` runs for {layout.root}, or you may not read {folder}")
+    raise ValueError(f"neither `dyformer up` nor `dyformer ui` runs for {layout.root}, or you may not read {folder}")
 
 
 def last_stack(layout: Layout) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 
 from filelock import FileLock, Timeout
 
-from flows.service.listening import PortTaken, listening, port_of
+from flows.service.listening import listening, port_of
 from flows.service.login import PREFECT, SERVER_LOGIN, close_folder, new_logins, write_variables
 from flows.service.mlflow_server import DATABASE
 from flows.service.processes import MARK, Service, ServiceFailed, Stopping, end_marked, end_with, marked, wait_for_end
@@ -51,10 +51,6 @@ QUIET_SECONDS = 600.0
 Call = Callable[..., Any]  # a function and its arguments -> its result
 
 
-class StackRuns(ValueError):
-    """The stack of this store, or the server that is to be started, runs already."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ports:
     """Ports of the servers; None takes the usual one, or a free one if that is taken."""
@@ -64,7 +60,7 @@ class Ports:
 
     @contextmanager
     def listening(self) -> Iterator[dict[str, socket.socket]]:
-        """Listen at the port of each server; raises PortTaken for a given one that is taken."""
+        """Listen at the port of each server; raises ValueError for a given one that is taken."""
         with ExitStack() as sockets:
             yield {name: sockets.enter_context(_listener(name, getattr(self, name))) for name in USUAL_PORTS}
 
@@ -75,8 +71,8 @@ def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[st
     A service that ends is started again.
 
     Raises:
-        StackRuns: the stack of this store runs already.
-        PortTaken: another program listens at a given port.
+        ValueError: the stack of this store runs already.
+        ValueError: another program listens at a given port.
         ServiceFailed: a service did not start, or ended again and again.
     """
     folder, stopping, started = Path(layout.service), Stopping(), time.monotonic()
@@ -112,8 +108,8 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
     Where one runs already, nothing is started.
 
     Raises:
-        StackRuns: the pages of this store run already.
-        PortTaken: another program listens at the given port.
+        ValueError: the pages of this store run already.
+        ValueError: another program listens at the given port.
         ServiceFailed: the server did not start, or ended.
     """
     running = running_stack(layout)
@@ -121,7 +117,7 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
         _show_pages(layout, _runs_page(running["mlflow"]), show)
         return
     if urlsplit(layout.tracking_uri).scheme in ("http", "https"):
-        raise StackRuns(f"the runs are at a server of your own: {without_password(layout.tracking_uri)}")
+        raise ValueError(f"the runs are at a server of your own: {without_password(layout.tracking_uri)}")
     folder, stopping = Path(layout.service), Stopping()
     make_folder(folder)
     close_folder(folder)
@@ -129,7 +125,7 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
         try:
             ending.enter_context(FileLock(folder / LOCK_OF_PAGES).acquire(timeout=1))
         except Timeout as error:
-            raise StackRuns(
+            raise ValueError(
                 f"`dyformer ui` runs already for {layout.root}: `dyformer login` has its address"
             ) from error
         ending.enter_context(stopping.listening())
@@ -179,7 +175,7 @@ def _alone(layout: Layout) -> Iterator[None]:
         lock = FileLock(folder / LOCK).acquire(timeout=1)  # a command that looks for the stack holds it for a moment
     except Timeout as error:
         record = last_stack(layout) or {}
-        raise StackRuns(
+        raise ValueError(
             f"`dyformer up` runs already for {layout.root}: process {record.get('process', '?')}, Prefect at"
             f" {record.get('prefect', 'an address that is being chosen')}; stop it first with Ctrl-C or SIGTERM"
         ) from error
@@ -198,7 +194,7 @@ def _listener(name: str, given: int | None) -> socket.socket:
     for port in (given,) if given is not None else (USUAL_PORTS[name], 0):
         with suppress(OSError):
             return listening(HOST, port)
-    raise PortTaken(f"port {given} for {name} is taken by another program: give a free one with --{name}-port")
+    raise ValueError(f"port {given} for {name} is taken by another program: give a free one with --{name}-port")
 
 
 def _addresses(ports: dict[str, int]) -> dict[str, str]:

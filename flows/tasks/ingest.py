@@ -118,7 +118,7 @@ def undo_ingest(dataset: str) -> TakenBack:
 
     Raises:
         DatasetNotIngested: the store lacks the log.
-        OnlyCommit: no other commit has events.
+        ValueError: no other commit has events.
     """
     layout = Layout.from_environment()
     newest_version(layout, dataset)  # raises where there is none

@@ -45,10 +45,6 @@ LARGER = (4, 64)  # at least and at most so many times as many nodes in a range 
 NUM_LARGER = 4  # ranges between these: nodes that share a busy partner share the walks from it, which take most time
 
 
-class WrongVectors(ValueError):
-    """Vectors that are not finite, or not of one width and type."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoredVectors:
     """Stored weights, and the vectors that they have already given as of one step."""
@@ -276,12 +272,12 @@ def read_vectors(address: str) -> NDArray[np.float32]:
 
 
 def check_vectors(vectors: pl.Series, origin: str) -> None:
-    """Raise WrongVectors unless all vectors are of finite 32-bit numbers and of one width."""
+    """Raise ValueError unless all vectors are of finite 32-bit numbers and of one width."""
     widths = vectors.list.len().unique() if isinstance(vectors.dtype, pl.List) else pl.Series([])
     if vectors.dtype != pl.List(pl.Float32) or vectors.null_count() or len(widths) != 1 or widths[0] == 0:
-        raise WrongVectors(f"{origin}: expected vectors of 32-bit numbers and of one width; train or write them again")
+        raise ValueError(f"{origin}: expected vectors of 32-bit numbers and of one width; train or write them again")
     if not vectors.explode().is_finite().fill_null(False).all():
-        raise WrongVectors(f"the vectors of {origin} are not finite: its weights cannot be used, train again")
+        raise ValueError(f"the vectors of {origin} are not finite: its weights cannot be used, train again")
 
 
 def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:

@@ -39,10 +39,6 @@ TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)  # in the errors of torch, 
 SECONDS_TO_FOLLOW = 1.0
 
 
-class RanksUnusable(ValueError):
-    """Not so many processes can share a training here."""
-
-
 class RankLost(ValueError):
     """One of the processes that share a training has ended."""
 
@@ -52,13 +48,13 @@ class RankLate(ValueError):
 
 
 def num_ranks() -> int:
-    """Give the number of processes that share a training: DYFORMER_RANKS, or 1. Raises RanksUnusable."""
+    """Give the number of processes that share a training: DYFORMER_RANKS, or 1. Raises ValueError."""
     text = os.environ.get(RANKS) or "1"
     if not text.isdecimal() or int(text) < 1:
-        raise RanksUnusable(f"{RANKS}={text}: expected a number of processes, 1 or more")
+        raise ValueError(f"{RANKS}={text}: expected a number of processes, 1 or more")
     num, num_gpus = int(text), torch.cuda.device_count()
     if num > 1 and num_gpus and num > num_gpus:
-        raise RanksUnusable(f"{num} processes cannot train on {num_gpus} GPUs: set --ranks to {num_gpus} at most")
+        raise ValueError(f"{num} processes cannot train on {num_gpus} GPUs: set --ranks to {num_gpus} at most")
     return num
 
 

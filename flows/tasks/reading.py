@@ -40,19 +40,11 @@ SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": 
 MAX_NAMED = 5  # files in a message
 
 
-class UnknownReading(ValueError):
-    """An option for reading a log that does not exist or does not fit."""
-
-
-class OptionsWithoutEffect(ValueError):
-    """Options that would read the committed rows in another way, although no row is left to read."""
-
-
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
     """Give the declarations of a log, and its window.
 
     The options of this call come first, then the stored declaration, then the known dataset of this name. Where a call
-    names the column of one end alone, the other one is that of the newest files. Raises UnknownReading for a value that
+    names the column of one end alone, the other one is that of the newest files. Raises ValueError for a value that
     no option takes.
     """
     fraction(reading.get("max_bad", "1%"))  # also checked if no row is read
@@ -82,7 +74,7 @@ def check_unread(layout: Layout, dataset: str, reading: dict[str, Any], old_file
     """Check the options of a call that reads no row, because all files of the log were committed before.
 
     An option may name again what was declared or guessed when the rows were read. Without files it is compared with
-    the stored declaration alone. Raises OptionsWithoutEffect for any other value.
+    the stored declaration alone. Raises ValueError for any other value.
     """
     declared, _ = declared_log(layout, dataset, reading)
     record = declaration(layout, dataset) or {}
@@ -93,7 +85,7 @@ def check_unread(layout: Layout, dataset: str, reading: dict[str, Any], old_file
         return
     was = ", ".join(f"{name} = {'(guessed)' if record.get(name) is None else repr(record[name])}" for name in changed)
     now = ", ".join(f"{name} = {getattr(declared, name)!r}" for name in changed)
-    raise OptionsWithoutEffect(
+    raise ValueError(
         f"dataset {dataset!r} was ingested with {was}, but now {now}, and there is no new row to read: leave out"
         f" {' and '.join(f'`{name}`' for name in changed)}, name a new file with `log`, or remove the dataset with"
         f" `dyformer drop {dataset}` and ingest it again"
@@ -101,10 +93,10 @@ def check_unread(layout: Layout, dataset: str, reading: dict[str, Any], old_file
 
 
 def check_duplicates(layout: Layout, dataset: str, reading: dict[str, Any], num_duplicates: int) -> None:
-    """Raise OptionsWithoutEffect if repeats are to be dropped, but the newest rows were committed with theirs."""
+    """Raise ValueError if repeats are to be dropped, but the newest rows were committed with theirs."""
     were_dropped = (declaration(layout, dataset) or {}).get("drop_duplicates")  # None in a store of an earlier version
     if reading.get("drop_duplicates") and were_dropped is False and num_duplicates:
-        raise OptionsWithoutEffect(
+        raise ValueError(
             f"dataset {dataset!r} was ingested with {num_duplicates:,} exact duplicates, and there is no new row to"
             f" read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it"
             " again"
@@ -121,12 +113,12 @@ def fraction(text: str | float) -> float:
     """Read "5%" or "0.05" as a fraction of the rows.
 
     Raises:
-        UnknownReading: it is neither, or not between 0 and 100 %.
+        ValueError: it is neither, or not between 0 and 100 %.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", str(text))
     value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= value <= 1:
-        raise UnknownReading(f"`max_bad` {text!r}: expected a fraction such as 5% or 0.05, from 0 to 100%")
+        raise ValueError(f"`max_bad` {text!r}: expected a fraction such as 5% or 0.05, from 0 to 100%")
     return value
 
 
@@ -136,7 +128,7 @@ def _plan(files: Sequence[RawFile], declared: Declared) -> ReadPlan:
 
 def _plain(name: str, value: Any) -> Any:
     if name == "time_unit" and value not in get_args(TimeUnit):
-        raise UnknownReading(f"`time_unit` {value!r}: expected one of {', '.join(get_args(TimeUnit))}")
+        raise ValueError(f"`time_unit` {value!r}: expected one of {', '.join(get_args(TimeUnit))}")
     return SEPARATORS.get(value, value) if name == "separator" else value
 
 

@@ -28,14 +28,6 @@ class CheckpointDamaged(Damaged):
     """A checkpoint differs from the bytes that were written."""
 
 
-class NotFinite(ValueError):
-    """Weights with NaN or infinity."""
-
-
-class CheckpointMismatch(ValueError):
-    """A checkpoint belongs to other settings, another step or another graph."""
-
-
 def save_checkpoint(address: str, tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> str:
     """Replace the checkpoint of a folder and return the folder; every dtype is kept bit for bit."""
     files.write_bytes(f"{address}/{FILE_NAME}", to_bytes(tensors, record))
@@ -54,7 +46,7 @@ def load_checkpoint(
     Raises:
         CheckpointMissing: nothing was saved there.
         CheckpointDamaged: the file is truncated or was changed.
-        CheckpointMismatch: the record lacks an expected value; the message names each.
+        ValueError: the record lacks an expected value; the message names each.
     """
     if not has_checkpoint(address):
         raise CheckpointMissing(f"there is no checkpoint under {address}: run the training that writes it")
@@ -86,10 +78,10 @@ def to_bytes(tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> byte
 
 
 def check_finite(tensors: "Mapping[str, Tensor]", name: str) -> None:
-    """Raise NotFinite for tensors with NaN or infinity, before they are used or stored as weights."""
+    """Raise ValueError for tensors with NaN or infinity, before they are used or stored as weights."""
     wrong = [key for key, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if wrong:
-        raise NotFinite(
+        raise ValueError(
             f"{name}: expected finite numbers, found NaN or infinity in {', '.join(wrong)}: train again, with other "
             f"settings (such as a smaller learning rate) if these were trained so"
         )
@@ -143,6 +135,6 @@ def _check_expected(name: str, record: Mapping[str, Any], expected: Mapping[str,
         if record.get(key) != value
     ]
     if wrong:
-        raise CheckpointMismatch(
+        raise ValueError(
             f"{name} belongs to another training: {'; '.join(wrong)}; delete it, or train with the values it has"
         )

@@ -35,14 +35,6 @@ OF_INTEGERS, OF_IDS = "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY"
 ENGINE = f"dyformer {dyformer.__version__}"
 
 
-class TableBusy(ValueError):
-    """Other writers committed first on every try."""
-
-
-class OnlyCommit(ValueError):
-    """No other commit of a log has events, so that its newest one is not taken back."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ingest:
     """One source in the table: `num_accepted + num_quarantined + num_dropped = num_read`.
@@ -103,7 +95,7 @@ def append_all(
 
     Raises:
         ValueError: wrong columns, missing or infinite values, counts that do not add up, or no event.
-        TableBusy: every try met another writer's commit.
+        ValueError: every try met another writer's commit.
         TableDamaged: a file of the table is missing or was changed.
         WriteFailed: the disk is full or fails. A commit that was renamed before is there; a rerun adds nothing to it.
     """
@@ -117,7 +109,7 @@ def append_all(
             if ingests is not None:
                 return ingests
             time.sleep(min(0.01 * (attempt + 1), 0.5))
-    raise TableBusy(
+    raise ValueError(
         f"dataset {dataset!r}: other writers committed first {max_retries + 1} times; ingest it again later"
     )
 
@@ -129,15 +121,15 @@ def take_back(layout: Layout, dataset: str) -> TakenBack:
     another node; they have no events until a file brings some. A source of the same bytes may be committed again.
 
     Raises:
-        OnlyCommit: no other commit has events.
-        TableBusy: another machine's writer committed first.
+        ValueError: no other commit has events.
+        ValueError: another machine's writer committed first.
         TableDamaged: a file of the table is missing or was changed.
     """
     with alone(layout, f"events-{dataset}"):
         before = versions.newest(layout, dataset)
         numbers = sorted({source["version"] for source in before.sources})
         if len(numbers) < 2:
-            raise OnlyCommit(
+            raise ValueError(
                 f"dataset {dataset!r} has {len(numbers)} commits with events, and the last one left is not taken back:"
                 f" `dyformer drop {dataset}` removes the dataset"
             )
@@ -149,7 +141,7 @@ def take_back(layout: Layout, dataset: str) -> TakenBack:
             return _written(draft, [], pl.DataFrame(schema=NODE_COLUMNS), same)
 
         if not _published(layout, dataset, remaining, [], write, {"takes_back": numbers[-1]}):
-            raise TableBusy(f"dataset {dataset!r}: another writer committed first; look at its rows, then try again")
+            raise ValueError(f"dataset {dataset!r}: another writer committed first; look at its rows, then try again")
     return TakenBack(
         version=before.number + 1,
         commit=numbers[-1],

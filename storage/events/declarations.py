@@ -12,10 +12,6 @@ from storage.layout import Layout
 OPTIONS = {"time_unit": "--time-unit", "bipartite": "--bipartite or --one-space"}
 
 
-class DeclarationConflict(ValueError):
-    """A log is declared with other options than at its first ingest."""
-
-
 def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tuple[str, ...] = ()) -> None:
     """Store the record; the keys in `fixed`, on which stored rows depend, may never change afterwards.
 
@@ -23,7 +19,7 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
     it.
 
     Raises:
-        DeclarationConflict: a fixed key differs from the stored record.
+        ValueError: a fixed key differs from the stored record.
         RecordDamaged: the stored record was changed.
     """
     plain = json.loads(json.dumps(record))
@@ -34,7 +30,7 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
     known = known or declaration(layout, dataset) or {}
     for key in fixed:
         if key in known and known[key] != plain.get(key):
-            raise DeclarationConflict(
+            raise ValueError(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, but now {key} = {plain.get(key)!r}: "
                 f"leave the option out, ingest under another name, or remove the log with `dyformer drop {dataset}` "
                 f"and ingest it again with {OPTIONS.get(key, key)}"

@@ -46,7 +46,7 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
     Raises:
         LogNotFound: there is no such file; the message names where to get it and which option to pass.
         ChecksumMismatch: the fetched file has another checksum than the published one.
-        UnknownDataset: no `spec` and no known dataset.
+        ValueError: no `spec` and no known dataset.
     """
     if spec is not None:
         specs = [spec] if isinstance(spec, str) else spec

@@ -28,10 +28,6 @@ FIELDS = {"source": str, "target": str, "moment": int, "weight": int | float}  #
 Record = Mapping[str, Any]
 
 
-class ReceivedDamaged(ValueError):
-    """A line of a file of received events is none that a server has written."""
-
-
 @dataclass(kw_only=True)
 class ReceivedEvents:
     """The file to which one server appends; its events stay in the order in which they came."""
@@ -111,7 +107,7 @@ class WaitingEvents:
     _num_read: dict[str, int] = field(default_factory=dict, init=False)  # bytes of each file
 
     def read(self) -> Iterator[Record]:
-        """Give whole events, file by file, those of files without a name last. Raises ReceivedDamaged."""
+        """Give whole events, file by file, those of files without a name last. Raises ValueError."""
         folder = Path(self.layout.received(self.dataset))
         with _lock(self.layout, self.dataset):
             paths = [*map(Path, received_files(self.layout, self.dataset)), *sorted(folder.glob(f"{OPEN}*{ENDING}"))]
@@ -134,7 +130,7 @@ def _record(line: bytes, path: Path) -> Record:
     except ValueError:
         record = None
     if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in FIELDS.items()):
-        raise ReceivedDamaged(
+        raise ValueError(
             f"{path} has the line {line[:60].decode(errors='replace')!r}, which no server has written: remove it;"
             " events from elsewhere are a file of their own for `dyformer ingest`"
         )

@@ -11,15 +11,11 @@ LAST_RUNS = 2000  # among which a name is looked for
 DETAIL = ("_low", "_high", "_num_pairs", "/seconds", "/waiting_fraction")
 
 
-class UnknownRun(ValueError):
-    """No run has this id or name, or several have it."""
-
-
 def compare_runs(tracker: Tracker, wanted: Sequence[str], *, details: bool = False) -> pl.DataFrame:
     """Give a row for each setting that differs and each metric: kind, name, and a column of texts for each run.
 
     A run is named by its id, the beginning of its id, or its name. With `details` also intervals and seconds.
-    Of a curve the newest value is given. Raises UnknownRun, and an error of `failures()` if MLflow is unreachable.
+    Of a curve the newest value is given. Raises ValueError, and an error of `failures()` if MLflow is unreachable.
     """
     client = tracker.client()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -42,9 +38,9 @@ def _id_of(wanted: str, names: dict[str, str]) -> str:
     if len(same) == 1:
         return same[0]
     if same:
-        raise UnknownRun(f"{len(same)} runs are called {wanted!r}: choose one by its id, {', '.join(same[:5])}")
+        raise ValueError(f"{len(same)} runs are called {wanted!r}: choose one by its id, {', '.join(same[:5])}")
     newest = "; ".join(f"{run[:8]} {name}" for run, name in list(names.items())[:5])
-    raise UnknownRun(f"no run has the id or the name {wanted!r}; the newest are: {newest or 'none'}")
+    raise ValueError(f"no run has the id or the name {wanted!r}; the newest are: {newest or 'none'}")
 
 
 def _texts(values: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:

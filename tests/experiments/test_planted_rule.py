@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from dyformer.experiments import planted_rule
-from dyformer.experiments.planted_rule import NotPlanted, PlantedRule
+from dyformer.experiments.planted_rule import PlantedRule
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import build_snapshots
@@ -87,5 +87,5 @@ def test_the_ratio_ranks_better_than_the_probability_alone_and_than_other_groups
 
 def test_a_history_of_another_log_is_refused():
     past, _ = past_of([(0, 1, 2)] * 80 + [(0, 1, 3)] * 40, until=2)
-    with pytest.raises(NotPlanted, match="expected one of generated-communities, generated-roles"):
+    with pytest.raises(ValueError, match="expected one of generated-communities, generated-roles"):
         PlantedRule().fit_pairs(past, [])

@@ -7,7 +7,6 @@ import pytest
 import typer
 
 from dyformer.experiments.methods import NoEffect
-from dyformer.logs.datasets import UnknownDataset
 from dyformer.logs.raw_file import LogNotFound
 from flows.commands.benchmark import _check_study_options, _run_protocol, _run_study, reading_of
 from flows.tasks.snapshots import StepOutOfRange
@@ -86,7 +85,7 @@ def test_wrong_steps_and_a_dataset_without_a_log_are_refused_before_any_row_is_r
     monkeypatch.setattr("flows.commands.benchmark.ingested", Mock(side_effect=AssertionError("it was not refused")))
     with pytest.raises(StepOutOfRange, match="abc"):
         _run_study("layers", ["mylog"], {"log": [str(log)]}, "abc", 1, None, None, 1, None)
-    with pytest.raises(UnknownDataset, match="nosuchlog"):
+    with pytest.raises(ValueError, match="nosuchlog"):
         _run_study("layers", ["mylog", "nosuchlog"], {"log": [f"mylog={log}"]}, "3", 1, None, None, 1, None)
     with pytest.raises(LogNotFound, match="nofile"):
         _run_study("layers", ["mylog"], {"log": [f"{tmp_path}/nofile.csv"]}, "3", 1, None, None, 1, None)

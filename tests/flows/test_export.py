@@ -14,7 +14,7 @@ from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts
 from flows.tasks.publishing.champions import rollback
-from flows.tasks.publishing.export import NothingPublished, export
+from flows.tasks.publishing.export import export
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import open_snapshots
@@ -131,7 +131,7 @@ def test_an_address_of_another_kind_is_refused_and_not_repeated(
 
 
 def test_nothing_to_export_is_named(snapshots: str, tmp_path: Path):  # noqa: F811
-    with pytest.raises(NothingPublished, match="run `dyformer run mylog` first"):
+    with pytest.raises(ValueError, match="run `dyformer run mylog` first"):
         export("mylog", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -17,7 +17,7 @@ from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts
-from flows.tasks.publishing.champions import NoSuchChampion, rollback
+from flows.tasks.publishing.champions import rollback
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import make_snapshots, open_snapshots
@@ -102,19 +102,19 @@ def test_tests_against_a_champion_are_not_repeated_after_a_rollback(three: list[
 
 
 def test_what_cannot_be_rolled_back_to_is_named(snapshots: str, three: list[str]):  # noqa: F811
-    with pytest.raises(NoSuchChampion, match="no earlier champion 9: expected one of 1, 2"):
+    with pytest.raises(ValueError, match="no earlier champion 9: expected one of 1, 2"):
         rollback("mylog", 9)
     for model in record_of()["earlier"][0]["models"]:
         files.remove_folder(layout().absolute(model))
     before = record_of()
-    with pytest.raises(NoSuchChampion, match="weights are missing"):
+    with pytest.raises(ValueError, match="weights are missing"):
         rollback("mylog", 1)
     assert record_of() == before
 
 
 def test_a_first_champion_has_none_before_it(snapshots: str):  # noqa: F811
     promoted(snapshots, contender_of(snapshots, 1.0), 5.0)
-    with pytest.raises(NoSuchChampion, match="has no earlier champion"):
+    with pytest.raises(ValueError, match="has no earlier champion"):
         rollback("mylog")
 
 
@@ -335,7 +335,7 @@ def test_a_champion_whose_publication_is_missing_is_not_rolled_back_to(
         (two_published[0], "the forecasts that were published last"),
     ):
         files.remove_folder(missing)
-        with pytest.raises(NoSuchChampion, match=f"{reason}.* missing, those of champion 3"):
+        with pytest.raises(ValueError, match=f"{reason}.* missing, those of champion 3"):
             rollback("mylog", 3)
         assert record_of() == before
 

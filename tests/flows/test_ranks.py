@@ -18,7 +18,7 @@ from dyformer.model.config import ModelConfig
 from dyformer.training.loop import TooManyRanks
 from dyformer.training.stages import id_bytes
 from flows.tasks import ranks, train
-from flows.tasks.ranks import RankLate, RankLost, RanksUnusable
+from flows.tasks.ranks import RankLate, RankLost
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
 from storage.artifacts.artifact import Lineage, read_bytes, read_table
 from storage.bytes import files
@@ -334,7 +334,7 @@ def test_of_several_processes_that_end_the_killed_one_is_named(tmp_path: Path):
 @pytest.mark.parametrize("number", ["0", "two", "-1"])
 def test_another_number_of_processes_is_refused(number: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DYFORMER_RANKS", number)
-    with pytest.raises(RanksUnusable, match="expected a number of processes"):
+    with pytest.raises(ValueError, match="expected a number of processes"):
         ranks.num_ranks()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from toy_graphs import random_graph
 
-from dyformer.experiments.settings import BadSetting, Experiment
+from dyformer.experiments.settings import Experiment
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.model.config import Encodings, ModelConfig
@@ -174,8 +174,8 @@ def test_one_tower_is_trained_and_embeds_all_nodes(graph: PreparedGraph):
 
 
 def test_a_limited_distance_needs_one_tower_and_known_distances():
-    with pytest.raises(BadSetting, match=r"model.max_hops=1 needs one tower: set model.towers=one"):
+    with pytest.raises(ValueError, match=r"model.max_hops=1 needs one tower: set model.towers=one"):
         Experiment().changed({"model.max_hops": 1})
-    with pytest.raises(BadSetting, match=r"model.max_hops=5 .* graph.max_distance=5"):
+    with pytest.raises(ValueError, match=r"model.max_hops=5 .* graph.max_distance=5"):
         Experiment().changed({"model.max_hops": 5, "model.towers": "one"})
     assert Experiment().changed({"model.max_hops": 3, "model.towers": "one"}).model.max_hops == 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from event_logs import log_of, random_log
 
-from dyformer.scoring.event_ranks import BadScores, chosen_targets, event_ranks, mean_reciprocal_rank, with_targets
+from dyformer.scoring.event_ranks import chosen_targets, event_ranks, mean_reciprocal_rank, with_targets
 from dyformer.streams.event_log import EventLog, EventQueries
 
 
@@ -73,7 +73,7 @@ def test_scores_of_another_shape_or_without_a_value_are_refused():
     right = np.zeros((len(log), log.num_targets))
     for wrong in (right[:, 1:], right[:-3], np.zeros((len(log) + 7, log.num_targets)), np.full(right.shape, np.nan)):
         chosen = chosen_targets(log.source_E, log.time_E, log.target_E)
-        with pytest.raises(BadScores, match="found scores"):
+        with pytest.raises(ValueError, match="found scores"):
             event_ranks([wrong], log, all_queries(log), chosen)
 
 

@@ -23,7 +23,7 @@ from storage.bytes import files
 from storage.bytes.checksums import RecordDamaged, sha256, write_record
 from storage.events import commits, versions
 from storage.events.commits import append_all
-from storage.events.declarations import DeclarationConflict, declaration, declare
+from storage.events.declarations import declaration, declare
 from storage.events.table import (
     DatasetNotIngested,
     history,
@@ -401,7 +401,7 @@ def test_options_without_effect_on_stored_rows_may_change(tmp_path: Path):
 def test_options_that_stored_rows_depend_on_may_not_change(tmp_path: Path):
     layout = Layout(str(tmp_path))
     declare(layout, "mylog", RECORD, fixed=FIXED)
-    with pytest.raises(DeclarationConflict, match=r"with bipartite = True, but now .*with --bipartite or --one-space"):
+    with pytest.raises(ValueError, match=r"with bipartite = True, but now .*with --bipartite or --one-space"):
         declare(layout, "mylog", RECORD | {"bipartite": False}, fixed=FIXED)
     assert declaration(layout, "mylog") == RECORD
 

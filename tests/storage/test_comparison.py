@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.layout import Layout
-from storage.tracking.comparison import UnknownRun, compare_runs
+from storage.tracking.comparison import compare_runs
 from storage.tracking.runs import Tracker
 
 
@@ -51,5 +51,5 @@ def test_a_run_is_found_by_its_id_or_the_beginning_of_it(tracker: Tracker):
     ("wanted", "message"), [("other", "no run has the id or the name"), ("twice", "2 runs"), ("", "no run")]
 )
 def test_a_text_that_names_no_run_or_two_is_refused(tracker: Tracker, wanted: str, message: str):
-    with pytest.raises(UnknownRun, match=message):
+    with pytest.raises(ValueError, match=message):
         compare_runs(tracker, [wanted])

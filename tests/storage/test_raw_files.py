@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dyformer.logs.datasets import DATASETS, UnknownDataset
+from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import read_events
 from dyformer.logs.plan import Declared
 from dyformer.logs.raw_file import DamagedLog, LogError
@@ -209,7 +209,7 @@ def test_a_file_that_is_gone_when_it_is_read_is_named(tmp_path):
 
 
 def test_an_unknown_dataset_needs_a_file():
-    with pytest.raises(UnknownDataset, match=r"'mylog'; known: .*--log FILE"):
+    with pytest.raises(ValueError, match=r"'mylog'; known: .*--log FILE"):
         contents(None)
 
 

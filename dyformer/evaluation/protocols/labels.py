@@ -11,7 +11,6 @@ from dyformer.evaluation.node_classification import (
     PROTOCOL as NAME,
 )
 from dyformer.evaluation.node_classification import (
-    NoLabels,
     evaluate_labels,
     label_metrics,
     positive_fractions,
@@ -35,11 +34,11 @@ class Labelled(NamedTuple):
 
 
 def steps_to_score(log: Log) -> list[int]:
-    """List the steps whose labels can be forecast. Raises NoLabels for a log without a positive label."""
+    """List the steps whose labels can be forecast. Raises ValueError for a log without a positive label."""
     labels = log.labels()
     if not (labels.label_R > 0).any():
         has = "labels, but no positive one" if len(labels.label_R) else "no labels"
-        raise NoLabels(
+        raise ValueError(
             f"{log.dataset} has {has}: expected a log whose column of labels (label) has numbers above 0, such as"
             " snap-wikipedia"
         )

@@ -34,10 +34,6 @@ KINDS: dict[type, str] = {
 """Interfaces of methods, in words."""
 
 
-class BadProtocolSetting(ValueError):
-    """A setting that a protocol does not have, or a value that it does not allow."""
-
-
 class Log(typing.Protocol):
     """What protocols read of a log: snapshots of the store have it, and graphs in memory."""
 
@@ -260,16 +256,16 @@ class Protocol:
         return {name: self.given.get(name, setting.usual) for name, setting in self.settings.items()}
 
     def changed(self, changes: Mapping[str, str]) -> "Protocol":
-        """Give the protocol with other settings. Raises BadProtocolSetting."""
+        """Give the protocol with other settings. Raises ValueError."""
         given = dict(self.given)
         for name, value in changes.items():
             if name not in self.settings:
                 has = ", ".join(self.settings) or "none"
-                raise BadProtocolSetting(f"the protocol {self.name} has no setting {name!r}; it has {has}")
+                raise ValueError(f"the protocol {self.name} has no setting {name!r}; it has {has}")
             try:
                 given[name] = self.settings[name].read(value)
             except ValueError as error:
-                raise BadProtocolSetting(f"{self.name}.{name}: {error}") from error
+                raise ValueError(f"{self.name}.{name}: {error}") from error
         return replace(self, given=given)
 
     def evaluates(self, method: object) -> bool:

@@ -27,7 +27,7 @@ from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Proto
 from dyformer.evaluation.rows import Cell as Metric
 from dyformer.evaluation.rows import Measured, Run, log_rows, means, metric_rows
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
-from dyformer.scoring.event_ranks import BadScores, event_ranks
+from dyformer.scoring.event_ranks import event_ranks
 from dyformer.streams.event_log import EventLog, event_log_of
 
 NAME = "tgb"
@@ -116,12 +116,12 @@ def log_of(log: Log) -> EventLog:
 def ranked_events(name: str, method: Ranker, trial: EventTrial, *, seed: int) -> pl.DataFrame:
     """Fit a method on the events before the test and rank both splits; rows of RANKS_SCHEMA.
 
-    The method is fitted once: what it reads of test events later is its memory alone. Raises BadScores.
+    The method is fitted once: what it reads of test events later is its memory alone. Raises ValueError.
     """
     started = time.process_time()
     rank_events = method.fit_events(*trial.fitting, seed=seed)
     if not callable(rank_events):
-        raise BadScores(f"{name}: fit_events must return a function; found {type(rank_events).__name__}")
+        raise ValueError(f"{name}: fit_events must return a function; found {type(rank_events).__name__}")
     frames = [_split_ranks(trial, split, rank_events) for split in SPLITS]
     return (
         pl.concat(frames)
@@ -254,7 +254,7 @@ def _draw(job: Job) -> Tables:
 
 
 def _trial(job: Job) -> Posed:
-    """Give the events to rank. Raises UnknownVisibility for a visibility that does not fit the log."""
+    """Give the events to rank. Raises ValueError for a visibility that does not fit the log."""
     log = log_of(job.log)
     visibility, negatives = Visibility.parse(job.settings["visible"]), _read_negatives(job.drawn["negatives"])
     trial = EventTrial(log=log, splits=split_events(log), visibility=visibility, negatives=negatives)

@@ -134,10 +134,6 @@ COST_VALUES: PaperTable = {
 """Those of the columns of the protocol `cost`."""
 
 
-class UnknownStudy(ValueError):
-    """A name that no study has."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """One experiment: the rows of its table, by the method that each is, and the row of the paper beside it.
@@ -367,7 +363,7 @@ STUDIES: dict[str, Study] = {
 
 
 def study_of(name: str) -> Study:
-    """Return the study of a name. Raises UnknownStudy, with the allowed names."""
+    """Return the study of a name. Raises ValueError, with the allowed names."""
     if name not in STUDIES:
-        raise UnknownStudy(f"there is no experiment {name!r}: expected one of {', '.join(STUDIES)}")
+        raise ValueError(f"there is no experiment {name!r}: expected one of {', '.join(STUDIES)}")
     return STUDIES[name]

@@ -57,14 +57,10 @@ GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 """The values of each setting by the title in METHODS; every combination of them is a point of the grid."""
 
 
-class NoGrid(ValueError):
-    """A method without settings to search."""
-
-
 def grid_of(title: str) -> Mapping[str, tuple[Any, ...]]:
-    """Return the grid of a method. Raises NoGrid, with the titles that have one."""
+    """Return the grid of a method. Raises ValueError, with the titles that have one."""
     if title not in GRIDS:
-        raise NoGrid(f"{title!r} has no settings to search: expected one of {', '.join(GRIDS)}")
+        raise ValueError(f"{title!r} has no settings to search: expected one of {', '.join(GRIDS)}")
     return GRIDS[title]
 
 

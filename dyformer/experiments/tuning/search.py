@@ -33,21 +33,17 @@ class Tried(NamedTuple):
     score: float
 
 
-class OptunaMissing(ValueError):
-    """The package that chooses the points is not installed."""
-
-
 def points_of(grid: Mapping[str, tuple[Any, ...]], usual: Settings, num_trials: int) -> list[dict[str, Any]] | None:
     """List the points of a grid, `usual` first; None for more points than trials, which Optuna chooses.
 
-    Raises OptunaMissing where Optuna would choose and is not installed.
+    Raises ValueError where Optuna would choose and is not installed.
     """
     points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     listed = [dict(usual), *(point for point in points if point != usual)]
     if len(listed) <= num_trials:
         return listed
     if find_spec("optuna") is None:
-        raise OptunaMissing(
+        raise ValueError(
             "a search of more points than trials needs Optuna: `pip install dyformer[tuning]`, or give more trials"
         )
     return None
@@ -112,10 +108,6 @@ def _drawn(name: str, values: tuple[Any, ...], trial: Any) -> Any:
 NUM_STEPS = 3  # the newest ones of the past: they are most like the reported ones
 
 
-class TooShortPast(ValueError):
-    """A log without a step to choose settings on before the first reported one."""
-
-
 class PastSteps(NamedTuple):
     """Steps of a graph, none of them reported, on which a method is scored."""
 
@@ -134,14 +126,14 @@ def past_steps(past: DynamicGraph) -> PastSteps:
 
     `past` ends with the step before the first reported one, so that no choice depends on a reported step. Where it has
     no step to forecast (uci: tables begin with step 3), its windows are cut in halves, so that two steps become four.
-    Raises TooShortPast.
+    Raises ValueError.
     """
     for parts in (1, 2):
         graph = past if parts == 1 else halved(past)
         steps = evaluated_steps(graph)[-NUM_STEPS:]
         if steps:
             return PastSteps(graph, tuple(steps), parts)
-    raise TooShortPast(
+    raise ValueError(
         f"the {past.num_steps} steps before the first reported one have too few links between known nodes to choose "
         f"settings on, even with windows of half the length: leave the method as it is"
     )

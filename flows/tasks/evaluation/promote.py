@@ -34,16 +34,8 @@ MOST_TRIES = 5
 STEP_IN_TEST = " on the step that ends at "  # between contender and time, in the key of a test
 
 
-class NoChampion(ValueError):
-    """A dataset without a champion, from which forecasts were wanted."""
-
-
 class NotEvaluated(ValueError):
     """A contender without scores of the queries cannot be promoted."""
-
-
-class ChampionChanged(ValueError):
-    """Other machines recorded their tests first on every try."""
 
 
 class _Given(NamedTuple):
@@ -96,7 +88,7 @@ def promote_if_better(
             outcome = _decided(given, contender, rule or PromotionConfig(), REPEATED if number else None)
             if outcome is not None:
                 return _absolute(opened.layout, outcome)
-    raise ChampionChanged(
+    raise ValueError(
         f"dataset {opened.dataset!r}: other machines recorded their tests first {MOST_TRIES} times; run it again later"
     )
 
@@ -148,11 +140,11 @@ def champion_contender(snapshots: str) -> Contender | None:
 
 
 def champion_to_publish(snapshots: str) -> Contender:
-    """Return the champion. Raises NoChampion where there is none, or its weights are gone."""
+    """Return the champion. Raises ValueError where there is none, or its weights are gone."""
     contender = champion_contender(snapshots)
     if contender is None:
         dataset = open_snapshots(snapshots).dataset
-        raise NoChampion(
+        raise ValueError(
             f"{dataset} has no champion whose forecasts could be written: `dyformer run {dataset}` chooses one and "
             f"publishes its forecasts; with a setting, as in --set model.num_layers=4, DyFormer is trained by it"
         )

@@ -4,13 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.tasks.evaluation.promote import (
-    MISSING,
-    MOST_TRIES,
-    ChampionChanged,
-    champion_of,
-    is_usable,
-)
+from flows.tasks.evaluation.promote import MISSING, MOST_TRIES, champion_of, is_usable
 from flows.tasks.publishing.publications import ROLLBACK, publish_again
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
@@ -33,10 +27,6 @@ from storage.layout import Layout
 from storage.tracking.runs import Tracker
 
 
-class NoSuchChampion(ValueError):
-    """A number that no earlier champion has, or one whose weights or last publication are missing."""
-
-
 def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
     """Make an earlier champion the present one again, with its newest forecasts and vectors; return its record.
 
@@ -50,8 +40,8 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
         number: of `champions`; by default that of the champion before.
 
     Raises:
-        NoSuchChampion: there is no such earlier champion, or its weights or what it published last are missing.
-        ChampionChanged: other machines replaced the record on every try.
+        ValueError: there is no such earlier champion, or its weights or what it published last are missing.
+        ValueError: other machines replaced the record on every try.
     """
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
@@ -66,7 +56,7 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
             if replace_champion(layout, dataset, restored, stamp):
                 publish_again(layout, dataset)
                 return restored
-    raise ChampionChanged(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+    raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
 
 
 def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
@@ -130,18 +120,16 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
     """Give the record of an earlier champion as that of the present one."""
     earlier = [] if record is None else record.get("earlier", [])
     if record is None or not earlier:
-        raise NoSuchChampion(f"{dataset} has no earlier champion: `dyformer champions {dataset}` lists all")
+        raise ValueError(f"{dataset} has no earlier champion: `dyformer champions {dataset}` lists all")
     wanted = earlier[-1]["number"] if number is None else number
     found = [each for each in earlier if each["number"] == wanted]
     if not found:
         numbers = ", ".join(str(each["number"]) for each in earlier)
-        raise NoSuchChampion(f"{dataset} has no earlier champion {wanted}: expected one of {numbers}")
+        raise ValueError(f"{dataset} has no earlier champion {wanted}: expected one of {numbers}")
     target = found[0]
     missing = _missing(layout, target)
     if missing is not None:
-        raise NoSuchChampion(
-            f"{dataset}: {missing}, those of champion {wanted} ({target['title']}): choose another one"
-        )
+        raise ValueError(f"{dataset}: {missing}, those of champion {wanted} ({target['title']}): choose another one")
     reason = f"champion {tenure(record)['number']} ({record['title']}) was rolled back to champion {wanted}"
     named = {"title": target["title"], "models": target["models"]}
     again = {

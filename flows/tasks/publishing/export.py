@@ -23,10 +23,6 @@ KEYS = {
 """Tables of an export, and the columns that identify a row in a database."""
 
 
-class NothingPublished(ValueError):
-    """A dataset without a publication."""
-
-
 def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
     """Write the forecasts and vectors that were published last, and the ledger; return the files or tables written.
 
@@ -43,7 +39,7 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
         kind: of the files.
 
     Raises:
-        NothingPublished: there is no publication.
+        ValueError: there is no publication.
         MixedSpaces: the vectors are of several spaces.
         DatabaseFailed: the database cannot be reached or refuses, or its address has a password or is of another kind.
     """
@@ -53,7 +49,7 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
     found = latest_tables(layout, dataset)
     tables = {name: found[name][1].collect() for name in PUBLISHED_KINDS if name in found}
     if not tables:
-        raise NothingPublished(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
+        raise ValueError(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
     if "vectors" in tables:
         check_one_space(tables["vectors"], f"vectors of {dataset}")
     tables["ledger"] = ledger(layout, dataset)

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from flows.tasks.evaluation.promote import MOST_TRIES, ChampionChanged, champion_of, identity
+from flows.tasks.evaluation.promote import MOST_TRIES, champion_of, identity
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_vectors
 from flows.tasks.snapshots import open_snapshots
@@ -54,7 +54,7 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
             published = {"number": next_publication(record), "step": until + 1, **addresses, "published_at": now()}
             if replace_champion(layout, dataset, {**record, "published": published}, stamp):
                 return _written(layout, dataset, {**record, "published": published})
-    raise ChampionChanged(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+    raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
 
 
 def now() -> str:

@@ -29,7 +29,6 @@ from storage.bytes.objects import StoreUnreachable
 from storage.events.commits import take_back
 from storage.events.table import scan_events
 from storage.layout import Layout
-from storage.raw.received import ReceivedDamaged
 
 ROWS = rows_of()
 NEXT = ROWS[-1][2] + 10
@@ -403,7 +402,7 @@ def test_a_line_that_no_server_has_written_is_named_with_its_file(client, store,
     post(client, event())
     [path] = Path(store.received(NAME)).glob(".open-*")
     path.write_bytes(path.read_bytes() + line + b"\n")
-    with pytest.raises(ReceivedDamaged, match="which no server has written: remove it") as caught:
+    with pytest.raises(ValueError, match="which no server has written: remove it") as caught:
         LiveService(layout=store, dataset=NAME, show=silent)
     assert str(path) in str(caught.value)
 

@@ -19,7 +19,6 @@ from flows.service.deployments import (
     ENDING,
     JOB_TEMPLATE,
     NOT_RUNNING,
-    BadDeployment,
     Schedule,
     _ending,
     deploy,
@@ -85,19 +84,19 @@ def first(content: dict[str, Any]) -> dict[str, Any]:
 def test_a_wrong_file_is_refused_by_name(
     change: Callable[[dict[str, Any]], object], message: str, changed: Callable[..., Path]
 ) -> None:
-    with pytest.raises(BadDeployment, match=message):
+    with pytest.raises(ValueError, match=message):
         read_deployments(changed(change))
 
 
 @pytest.mark.parametrize("content", [b"deployments: [", b"\xff\xfe", b"[" * 5_000, b"name: 2024-99-99"])
 def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file.yaml").write_bytes(content)
-    with pytest.raises(BadDeployment, match="is no YAML"):
+    with pytest.raises(ValueError, match="is no YAML"):
         read_deployments(tmp_path / "file.yaml")
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadDeployment, match=r"missing\.yaml cannot be read \(No such file"):
+    with pytest.raises(ValueError, match=r"missing\.yaml cannot be read \(No such file"):
         read_deployments(tmp_path / "missing.yaml")
 
 

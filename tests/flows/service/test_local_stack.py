@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from flows.service.listening import PortTaken, port_of
+from flows.service.listening import port_of
 from flows.service.processes import Stopping
 from flows.service.running import ADDRESSES, LOCK, RECORD, running_stack, use_running_stack
-from flows.service.stack import HOST, Ports, StackRuns, run_stack
+from flows.service.stack import HOST, Ports, run_stack
 from storage.layout import Layout
 
 
@@ -38,7 +38,7 @@ def test_a_given_port_that_is_taken_is_refused_and_a_usual_one_is_replaced() -> 
         other.bind((HOST, 0))
         other.listen()
         taken = other.getsockname()[1]
-        refused = pytest.raises(PortTaken, match=f"port {taken} for mlflow is taken .* --mlflow-port")
+        refused = pytest.raises(ValueError, match=f"port {taken} for mlflow is taken .* --mlflow-port")
         with refused, Ports(mlflow=taken).listening():
             pass
         with Ports(prefect=None, mlflow=None).listening() as listeners:
@@ -70,7 +70,7 @@ def test_a_second_stack_is_refused_with_the_first_ones_process(layout: Layout) -
     with (
         FileLock(Path(layout.service) / LOCK),
         pytest.raises(
-            StackRuns, match=rf"runs already for {layout.root}: process 7, Prefect at http://127.0.0.1:1/api"
+            ValueError, match=rf"runs already for {layout.root}: process 7, Prefect at http://127.0.0.1:1/api"
         ),
     ):
         run_stack(layout, Ports(), 1, print)

@@ -14,7 +14,6 @@ import flows.tune
 from dyformer.embedder import Embed
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.tuning import grids
-from dyformer.experiments.tuning.grids import NoGrid
 from dyformer.experiments.tuning.search import Tried
 from dyformer.graphs.prepared_graph import PreparedGraph
 from flows.cli import main
@@ -137,7 +136,7 @@ def test_a_trial_with_another_seed_is_another_one(snapshots: str):
 
 
 def test_a_method_without_a_grid_is_refused_before_anything_runs(snapshots: str):
-    with pytest.raises(NoGrid, match="'L3' has no settings to search"):
+    with pytest.raises(ValueError, match="'L3' has no settings to search"):
         flows.tune.tune.fn("mylog", ["Powers", "L3"])
     assert not Powers.fits
 
