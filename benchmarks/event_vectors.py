@@ -106,7 +106,7 @@ class _Past:
     """The events before a moment: the state that counts them, and who was whose partner."""
 
     def __init__(self, log: EventLog) -> None:
-        settings = StateSettings(two_sides=log.two_sides, seconds=log.seconds)
+        settings = StateSettings(two_sides=log.two_sides, seconds=log.seconds, rank=0)  # without vectors of its own
         self._log, self._num_read = log, 0
         self.state = EventState(log.num_sources, log.num_targets, settings)
         self._is_target_N = np.zeros(log.num_targets, dtype=np.bool_)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
 from dyformer.scoring.event_tables import FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
-from dyformer.streams.event_state import HALF_LIVES, CandidateRows, StateSettings, candidate_rows
+from dyformer.streams.event_state import HALF_LIVES, RANK, CandidateRows, StateSettings, candidate_rows
 
 
 @njit(nogil=True, cache=True)
@@ -116,6 +116,7 @@ class EventForecaster:
 
     directed: bool = True  # with one side: False lets an event count for both of its ends
     half_lives: tuple[float, ...] = HALF_LIVES  # in seconds
+    rank: int = RANK  # of the decomposition of contacts whose vectors rank new partners; 0: none
     left_out: float = 0.1  # fraction of the training events, the earliest ones
     gate_rounds: int = 120
     past_rounds: int = 360
@@ -129,7 +130,11 @@ class EventForecaster:
         `done` is called after each of `num_rounds` rounds; a head with too few rows has none.
         """
         settings = StateSettings(
-            two_sides=log.two_sides, seconds=log.seconds, directed=self.directed, half_lives=self.half_lives
+            two_sides=log.two_sides,
+            seconds=log.seconds,
+            directed=self.directed,
+            half_lives=self.half_lives,
+            rank=self.rank,
         )
         num_left_out = int(self.left_out * len(training))
         names = ("source_Q", "time_Q", "num_visible_Q")

@@ -25,7 +25,7 @@ from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForeca
 from dyformer.scoring.heads import Head, fit_scaled_heads, head_from_record, mean_logits, plain_values
 from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, stacked
 from dyformer.streams.event_log import EventLog
-from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings
+from dyformer.streams.event_state import INDEX, EventState, StateSettings, names
 
 HALF_LIVES = (1 / 16, 1 / 4, 1.0, 4.0)
 """Of the counts, in horizons."""
@@ -33,10 +33,10 @@ HALF_LIVES = (1 / 16, 1 / 4, 1.0, 4.0)
 NUM_EVENTS = 5_000
 """The newest events that the event forecaster is fitted on: 50,000 and six times the rounds ranked no better."""
 
-COUNTED = np.array([INDEX[name] for name in FEATURES if not name.startswith("rank_")])
-assert len(COUNTED) == len(FEATURES) - len(RANKED)
+NOT_COUNTED = ("ranks", "vectors")  # groups of features; those of vectors are missing for past partners
+COUNTED = np.array([INDEX[name] for group, part in names().items() if group not in NOT_COUNTED for name in part])
 NUM_FITTED = 8  # event forecasters, and heads, that a process keeps, each of some hundred kilobytes
-EVENTS = EventForecaster(half_lives=HALF_LIVES, gate_rounds=60, past_rounds=80, new_rounds=40)
+EVENTS = EventForecaster(half_lives=HALF_LIVES, rank=0, gate_rounds=60, past_rounds=80, new_rounds=40)
 BLOCK_PAIRS = 1 << 18
 COLUMNS = ("source_E", "target_E", "time_E", "weight_E")
 
@@ -153,7 +153,8 @@ def fitted_events(
 ) -> FittedEventForecaster | None:
     """Fit the event forecaster on a log, or return what was fitted on an equal one; None on too short a log."""
     left_out = max(method.left_out, 1 - NUM_EVENTS / max(len(log), 1))
-    method = replace(method, directed=settings.directed, half_lives=settings.half_lives, left_out=left_out)
+    of_state = {"directed": settings.directed, "half_lives": settings.half_lives, "rank": settings.rank}
+    method = replace(method, **of_state, left_out=left_out)
     key = _digest_of(log), method, seed
     if key in _EVENTS:
         return _EVENTS[key]
@@ -203,6 +204,7 @@ class EventPairForecaster:
             seconds=_event_log(history).seconds,
             directed=history.directed or two_sides,
             half_lives=self.events.half_lives,
+            rank=self.events.rank,
         )
 
 

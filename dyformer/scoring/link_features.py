@@ -42,9 +42,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from dyformer.graphs.factorisation import SHORTEST, Factors, Spectrum, factorise, spectrum
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.contact_features import SIDES, Contacts, count_contacts, end_table
-from dyformer.scoring.factorisation import SHORTEST, Factors, Spectrum, factorise, spectrum
 from dyformer.scoring.pair_features import (
     FEATURE_NAMES,
     PairFeatures,

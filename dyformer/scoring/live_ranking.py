@@ -133,6 +133,10 @@ class LiveRanking:
         newest = self.newest_time
         return 0 if newest is None else newest + 1
 
+    def keep_vectors(self) -> None:
+        """Let later events leave the vectors as they are: no event and no query then waits for a decomposition."""
+        self._state.makes_vectors = False
+
     def observe(self, events: NamedEvents) -> None:
         """Take events that follow those so far, of known nodes and new ones. Raises ValueError for older ones."""
         if len(events) == 0:

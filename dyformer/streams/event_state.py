@@ -1,6 +1,7 @@
 """Events in order of time -> the state that each of them updates, and features of any pair at any later time.
 
-E events    Q queries    R rows of candidates    F features    P targets    H half-lives
+E events    Q queries    R rows of candidates    F features    P targets    H half-lives    N sources    D targets
+W width of a vector
 
 One pass, O(1) work an event. A query reads the events strictly before its time t. Ages are in seconds of real time.
 
@@ -42,10 +43,13 @@ One pass, O(1) work an event. A query reads the events strictly before its time 
 | last_contacts, last_since_other, last_contacts_h | contacts, target_since_other and contacts_h of l |
 | last_target_h, last_left_h | target_h of l; d_h of the moves from l |
 | rank_* | number of candidates with a greater value: among the past partners, or among the new ones |
+| vector_cosine | cosine of the vectors of s and c, of a new candidate alone |
+| partner_cosine, partner_cosine_max | the same of c and the mean of the 8 newest partners of s; the maximum over them |
 
 d_h(events) = sum of 0.5^(age / h). A move is an event of a source with another target than its event before. n counts
 only a source's 16 newest partners at the time of a new one, so that the work is bounded. A value that does not exist
-is NaN: of a pair without contact, of a source or target without events.
+is NaN: of a pair without contact, of a source or target without events, or without a vector. The vectors are those of
+`dyformer.streams.contact_vectors`, which are made at fixed numbers of events.
 
 Partners of a source are the targets of its events. In directed logs with one side, as in messages, they are also the
 sources of the events at it, and the newest is that of the newest event in either direction: who got a message is no
@@ -56,12 +60,13 @@ With `directed=False` (one side alone) each event counts as one of both ends.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh, no_vectors
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.kernels.rows import Limits, Scratch, collect_rows, pair_rows
 from dyformer.streams.kernels.tables import SLOT, PairTable, grown, table_of, with_room
@@ -74,11 +79,14 @@ from dyformer.streams.kernels.updates import (
     TARGET,
     Popular,
     State,
+    Vectors,
     absorb_events,
 )
 
 HALF_LIVES = (600.0, 7_200.0, 86_400.0, 604_800.0)
 """Ten minutes, two hours, a day, a week."""
+
+RANK = 8  # of the vectors
 
 BLOCK_EVENTS = 1 << 13
 BLOCK_ROWS = 1 << 15
@@ -110,6 +118,8 @@ class StateSettings:
     half_lives: tuple[float, ...] = HALF_LIVES  # in seconds; four, because the features are named by their index
     max_past: int = 128  # newest partners of a source that get rows
     max_new: int = 192  # targets new to a source that get rows
+    max_near: int = 64  # targets with the nearest vectors: those new to the source get rows, too
+    rank: int = RANK  # of the decomposition that gives the vectors; 0: none
 
     def __post_init__(self) -> None:
         if len(self.half_lives) != len(HALF_LIVES) or min(self.half_lives) <= 0:
@@ -122,7 +132,7 @@ class StateSettings:
         """The same as plain numbers for the kernels."""
         both_ways = not self.directed and not self.two_sides
         has_replies = self.directed and not self.two_sides
-        return Limits(self.max_past, self.max_new, self.seconds, self.two_sides, both_ways, has_replies)
+        return Limits(self.max_past, self.max_new, self.max_near, self.seconds, self.two_sides, both_ways, has_replies)
 
 
 def names() -> dict[str, tuple[str, ...]]:
@@ -152,6 +162,7 @@ def names() -> dict[str, tuple[str, ...]]:
         "shared": ("editors", *by_half_life("shared"), *cosines),
         "context": (*context, *by_half_life("last_contacts", "last_target", "last_left")),
         "ranks": tuple(f"rank_{name}" for name in RANKED),
+        "vectors": ("vector_cosine", "partner_cosine", "partner_cosine_max"),
     }
 
 
@@ -180,6 +191,7 @@ def empty_state(num_sources: int, num_targets: int, settings: StateSettings) -> 
             target_KM=np.full((NUM_LISTS, NUM_POPULAR), -1, dtype=np.int32),
             size_K=np.zeros(NUM_LISTS, dtype=np.int32),
         ),
+        vectors=no_vectors(),
         rate_H=np.log(2) * settings.seconds / np.array(settings.half_lives),
     )
     return with_nodes(state, num_sources, num_targets)
@@ -230,8 +242,20 @@ def _sliced(events: Columns, part: slice = slice(None)) -> Columns:
     return _uniform(source_E[part]), _uniform(target_E[part]), _uniform(time_E[part]), _uniform(weight_E[part])
 
 
-def absorbed(state: State, events: Columns, limits: Limits) -> State:
-    """Give the state after events that follow those it has; the old state's arrays may change too."""
+def absorbed(state: State, events: Columns, settings: StateSettings, num_before: int) -> State:
+    """Give the state after events that follow the `num_before` it has; the old state's arrays may change too.
+
+    Where they pass a number of events at which vectors are made, the state has those of the newest one.
+    """
+    point = newest_refresh(num_before + len(events[0])) - num_before
+    if settings.rank == 0 or point <= 0:
+        return _absorbed(state, events, settings.limits)
+    state = _absorbed(state, _sliced(events, slice(point)), settings.limits)
+    vectors = contact_vectors(state.contacts, both_roles=settings.limits.has_replies, rank=settings.rank)
+    return _absorbed(state._replace(vectors=vectors), _sliced(events, slice(point, None)), settings.limits)
+
+
+def _absorbed(state: State, events: Columns, limits: Limits) -> State:
     for first in range(0, len(events[0]), BLOCK_EVENTS):
         block = _sliced(events, slice(first, first + BLOCK_EVENTS))
         state = with_event_room(state, len(block[0]), limits)
@@ -258,7 +282,7 @@ class _Buffers(NamedTuple):
 
 
 def _buffers(limits: Limits, num_targets: int, num_queries: int) -> _Buffers:
-    per_query = limits.max_past + limits.max_new
+    per_query = limits.max_past + limits.max_new + limits.max_near
     num_rows = max(per_query, min(per_query * num_queries, BLOCK_ROWS))
     scratch = Scratch(
         common_F=np.empty(len(FEATURES), dtype=np.float32),
@@ -293,9 +317,10 @@ def candidate_rows(
     events, num_absorbed, first = _sliced(columns_of(log)), 0, 0
     while first < num_queries:
         start = int(queries.num_visible_Q[first])
-        state = absorbed(state, _sliced(events, slice(num_absorbed, start)), limits)
+        state = absorbed(state, _sliced(events, slice(num_absorbed, start)), settings, num_absorbed)
         num_absorbed = max(num_absorbed, start)
-        last = int(np.searchsorted(queries.num_visible_Q, num_absorbed + BLOCK_EVENTS, side="right"))
+        most = min(num_absorbed + BLOCK_EVENTS, next_refresh(num_absorbed) - 1)  # a block has the same vectors
+        last = int(np.searchsorted(queries.num_visible_Q, most, side="right"))
         last = min(last, first + max(1, len(buffers.row_RF) // MIN_ROWS))
         state = with_event_room(state, int(queries.num_visible_Q[last - 1]) - num_absorbed, limits)
         plain = _plain_queries(queries, target_Q, slice(first, last))
@@ -369,12 +394,14 @@ class EventState:
     buckets; while a table grows, up to half of its slots are free. A new contact makes at most 32 shared pairs, an
     event at most one move and one own move, and none where the target stays the same. A source takes 152 bytes and a
     target 168. Undirected logs count each event twice. Directed logs with one side have two more slots for each
-    unordered pair with an event. `benchmarks/event_state.py` measures it.
+    unordered pair with an event. A vector takes 4 x `rank` bytes a source and a target, and
+    twice as many in directed logs with one side. `benchmarks/event_state.py` measures it.
     """
 
     def __init__(self, num_sources: int, num_targets: int, settings: StateSettings) -> None:
         self.settings = settings
         self.num_events = 0  # observed, the waiting ones included
+        self.makes_vectors = True  # False: the vectors stay as they are, so that no event waits for a decomposition
         self._state = empty_state(num_sources, num_targets, settings)
         self._waiting: Columns = _NO_EVENTS
         self._absorbed_until = NEVER
@@ -436,7 +463,9 @@ class EventState:
 
     def _absorb(self, events: Columns) -> None:
         if len(events[0]):
-            self._state = absorbed(self._state, events, self.settings.limits)
+            settings = self.settings if self.makes_vectors else replace(self.settings, rank=0)
+            num_before = self.num_events - len(self._waiting[0])
+            self._state = absorbed(self._state, events, settings, num_before)
             self._absorbed_until = int(events[2][-1])
 
     def _state_before(self, at: int) -> State:
@@ -493,6 +522,7 @@ class EventState:
             arrays |= _fields(name, records) | {f"{name}.newest": table.newest_R.copy()}
         arrays |= _fields("source", state.source_N) | _fields("target", state.target_D)
         arrays |= {"popular.target": state.popular.target_KM.copy(), "popular.size": state.popular.size_K.copy()}
+        arrays |= {"vectors.source": state.vectors.source_NW.copy(), "vectors.target": state.vectors.target_DW.copy()}
         arrays |= {f"waiting.{name}": column.copy() for name, column in zip(EVENT_COLUMNS, self._waiting, strict=True)}
         return arrays | {"events": np.array([self.num_events, self._absorbed_until], dtype=np.int64)}
 
@@ -505,6 +535,7 @@ class EventState:
             source_N=_records("source", arrays, SOURCE),
             target_D=_records("target", arrays, TARGET),
             popular=Popular(arrays["popular.target"].copy(), arrays["popular.size"].copy()),
+            vectors=Vectors(arrays["vectors.source"].copy(), arrays["vectors.target"].copy()),
         )
         source_E, target_E, time_E, weight_E = (arrays[f"waiting.{name}"].copy() for name in EVENT_COLUMNS)
         self._waiting = (source_E, target_E, time_E, weight_E)

@@ -266,6 +266,7 @@ class LiveService:
     def _refresh(self) -> None:
         """Replace the ranking by that of the newest commit, model and received events."""
         opened = open_ranking(self.dataset, show=self.show, layout=self.layout)
+        opened.ranking.keep_vectors()  # until the next commit, so that no request waits for a decomposition
         waiting = WaitingEvents(
             layout=self.layout, dataset=self.dataset, committed=_committed(self.layout, self.dataset, opened.version)
         )
@@ -316,4 +317,5 @@ def _from_the_beginning(layout: Layout, opened: OpenedRanking, events: list[Sent
             weights=rows["weight"].fill_null(1.0).to_list(),
         )
     )
+    ranking.keep_vectors()
     return ranking

@@ -15,6 +15,9 @@ from dyformer.evaluation import event_splits as splits
 from dyformer.evaluation.audit import events
 from dyformer.evaluation.audit.events import EVENT_POISONS, NUM_EVENT_CHECKS, EventAuditCase, audit_events
 from dyformer.evaluation.event_splits import EventTrial, Visibility, split_events
+from dyformer.scoring import event_forecaster
+from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.streams import event_state
 from dyformer.streams.event_log import EventLog, EventQueries
 
 HONEST = {
@@ -173,3 +176,33 @@ def test_a_fit_or_a_calibration_that_reads_the_test_is_found(monkeypatch: pytest
 def test_a_log_without_equal_times_is_audited():
     log = replace(LOG, time_E=np.arange(len(LOG)) * 10_000_000)
     assert [check.name for check in audit_events(case_of(HONEST, "strict", log)) if not check.passed] == []
+
+
+def forecaster_and_log() -> tuple[dict[str, Any], EventLog]:
+    few = EventForecaster(gate_rounds=4, past_rounds=4, new_rounds=12)
+    return {"forecaster": few}, random_log(num_events=2_000, num_nodes=120, num_times=900)
+
+
+def test_the_event_forecaster_with_its_vectors_passes_every_check():
+    methods, log = forecaster_and_log()
+    checks = list(audit_events(case_of(methods, "strict", log)))
+    assert [check for check in checks if not check.passed] == []
+
+
+def test_vectors_of_later_events_are_found(monkeypatch: pytest.MonkeyPatch):
+    methods, log = forecaster_and_log()
+    pass_over, absorb = event_state.candidate_rows, event_state.absorbed
+
+    def leaking(events: EventLog, *arguments: Any):
+        # Every refresh has the vectors of all events of the log.
+        settings = arguments[1]
+        monkeypatch.setattr(event_state, "absorbed", absorb)
+        state = event_state.EventState(events.num_sources, events.num_targets, settings)
+        state.observe(events)
+        vectors = state._state.vectors
+        monkeypatch.setattr(event_state, "absorbed", lambda *given: absorb(*given)._replace(vectors=vectors))
+        yield from pass_over(events, *arguments)
+
+    monkeypatch.setattr(event_forecaster, "candidate_rows", leaking)
+    failed_checks = {check.name for check in audit_events(case_of(methods, "strict", log)) if not check.passed}
+    assert {"events: shuffled events", "events: random events"} <= failed_checks

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_graphs import Edges, toy_graph
 
+from dyformer.graphs.factorisation import DENSE_NODES
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, interactions_of, prefix, to_tables
 from dyformer.logs.time_windows import Window
 from dyformer.scoring import link_features
 from dyformer.scoring.contact_features import SIDES
-from dyformer.scoring.factorisation import DENSE_NODES
 from dyformer.scoring.link_features import SMOOTH, SYMMETRIC, WITH_DIRECTION, groups, names, prepare_link_features
 from dyformer.scoring.pair_features import prepare_pair_features
 

@@ -192,3 +192,16 @@ def test_a_log_without_a_past_is_refused():
     same = random_log(num_events=50, num_times=1)
     with pytest.raises(TooFewPastEvents, match="one time"):
         fit_on_past(EventForecaster(), same, seed=0)
+
+
+def test_a_ranking_that_keeps_its_vectors_ranks_as_before_until_they_are_made_anew():
+    fixed, anew = live(True, 1_000), live(True, 1_000)
+    fixed.keep_vectors()
+    for ranking in (fixed, anew):
+        ranking.observe(names(log(True), 1_000, 1_030))  # vectors are made of 864 events, then of 1,036
+    assert fixed.rank("u3").probability_K.tolist() == anew.rank("u3").probability_K.tolist()
+    before = fixed._state.to_arrays()["vectors.target"]
+    for ranking in (fixed, anew):
+        ranking.observe(names(log(True), 1_030, 1_060))
+    assert np.array_equal(fixed._state.to_arrays()["vectors.target"], before)
+    assert not np.array_equal(anew._state.to_arrays()["vectors.target"], before)

@@ -146,14 +146,15 @@ def test_candidates_are_past_partners_by_recency_and_then_new_ones_each_once(wor
 def test_rows_of_candidates_are_their_features_and_ranks_count_greater_values() -> None:
     log = random_log(4, two_sides=False)
     settings, queries = settings_of(log), strict_queries(log, 50)
+    not_ranks = np.array([not name.startswith("rank_") for name in FEATURES])
     for index, (past_P, new_N, row_RF) in enumerate(all_rows(log, queries, settings)):
         if index % 37:
             continue
         source, at = int(queries.source_Q[index]), int(queries.time_Q[index])
         state = observed(log.head(int(queries.num_visible_Q[index])), settings)
         assert np.array_equal(
-            row_RF[:, : -len(RANKED)],
-            state.features(source, np.concatenate([past_P, new_N]), at=at)[:, : -len(RANKED)],
+            row_RF[:, not_ranks],
+            state.features(source, np.concatenate([past_P, new_N]), at=at)[:, not_ranks],
             equal_nan=True,
         )
         for rows in (row_RF[: len(past_P)], row_RF[len(past_P) :]):
@@ -296,13 +297,19 @@ def test_popular_targets_are_those_with_the_greatest_decayed_counts() -> None:
 def test_limits_keep_the_newest_partners_and_at_most_so_many_new_ones() -> None:
     log = random_log(11, num_targets=60, num_events=1_200)
     queries = strict_queries(log, 600)
-    for (past_P, new_N, _), (few_P, few_N, _) in zip(
-        all_rows(log, queries, settings_of(log)),
-        all_rows(log, queries, settings_of(log, max_past=5, max_new=7)),
+    num_near = 0
+    for (past_P, new_N, _), (few_P, few_N, _), (_, near_N, _) in zip(
+        all_rows(log, queries, settings_of(log, max_near=0)),
+        all_rows(log, queries, settings_of(log, max_past=5, max_new=7, max_near=0)),
+        all_rows(log, queries, settings_of(log, max_new=7, max_near=40)),
         strict=True,
     ):
         assert few_P.tolist() == past_P[:5].tolist()
         assert few_N.tolist() == new_N[:7].tolist()
+        assert near_N[:7].tolist() == few_N.tolist(), "near targets take no place of others"
+        assert len(set(near_N.tolist())) == len(near_N) <= 7 + 40
+        num_near += len(near_N) - len(few_N)
+    assert num_near > 100
 
 
 def test_the_rest_is_ordered_by_events_with_new_partners() -> None:

@@ -1,7 +1,7 @@
 """The state and a source -> its past partners, the best new ones, and one row of features for each.
 
 H half-lives    K = 3H lists of popular targets    C candidates of the query    F features    Q queries    D targets
-R rows of a block    J newest partners of the source    E events
+R rows of a block    J newest partners of the source    E events    W width of a vector    M nearest targets
 """
 
 import math
@@ -19,13 +19,15 @@ NUM_JOINED = 8  # newest partners whose shared sources with a candidate are coun
 LIST_LENGTH = 48  # newest moves and shared partners of the last partner that become candidates
 LATER_LIST_LENGTH = 16  # the same for the partners before the last
 NUM_LATER = 3
+MAX_NEAR_TARGETS = 50_000  # up to so many, a query compares the vectors of all
 
-GROUP_SIZES = (18, 24, 9, 14, 22, 15, 10, 14, 8)
+GROUP_SIZES = (18, 24, 9, 14, 22, 15, 10, 14, 8, 3)
 """Features of a pair, of replies, of the source as a target, of the source, the target, moves, shared sources, the
-last partner; ranks."""
-FIRST_REPLY, FIRST_RECEIVED, FIRST_SOURCE, FIRST_TARGET, FIRST_MOVES, FIRST_SHARED, FIRST_CONTEXT, FIRST_RANK = (
-    sum(GROUP_SIZES[:count]) for count in range(1, len(GROUP_SIZES))
+last partner; ranks; vectors."""
+FIRST_REPLY, FIRST_RECEIVED, FIRST_SOURCE, FIRST_TARGET, FIRST_MOVES, FIRST_SHARED, FIRST_CONTEXT = (
+    sum(GROUP_SIZES[:count]) for count in range(1, 8)
 )
+FIRST_RANK, FIRST_VECTORS = sum(GROUP_SIZES[:8]), sum(GROUP_SIZES[:9])
 
 
 class Limits(NamedTuple):
@@ -33,6 +35,7 @@ class Limits(NamedTuple):
 
     max_past: int
     max_new: int
+    max_near: int
     seconds: float  # length of one unit of time
     two_sides: bool
     both_ways: bool  # whether an event counts for both of its ends
@@ -51,6 +54,8 @@ class Query(NamedTuple):
     total_H: NDArray[np.float64]  # decayed events of the source
     leaving_H: NDArray[np.float64]  # decayed moves from the last partner
     met_H: NDArray[np.float64]  # decayed events of the source in either role
+    vector_W: NDArray[np.float32]  # of the source, or of the length 0
+    mean_W: NDArray[np.float32]  # mean of the vectors of the newest partners, brought to the length 1, or 0
     rate_H: NDArray[np.float64]
 
 
@@ -275,6 +280,48 @@ def _fill_context(row_F, query, contact, record):
 
 
 @njit
+def _product(first_W, second_W):
+    total = np.float32(0)
+    for w in range(len(first_W)):
+        total += first_W[w] * second_W[w]
+    return total
+
+
+@njit
+def _source_vectors(vectors, source, joined_J):
+    source_NW, target_DW = vectors
+    vector_W = np.zeros(source_NW.shape[1], dtype=np.float32)
+    mean_W = np.zeros(target_DW.shape[1], dtype=np.float32)
+    if source < len(source_NW):
+        vector_W += source_NW[source]
+    for target in joined_J:
+        if target < len(target_DW):
+            mean_W += target_DW[target]
+    length = math.sqrt(_product(mean_W, mean_W))
+    return vector_W, mean_W / np.float32(length) if length > 0 else mean_W
+
+
+@njit
+def _has_vector(target_DW, target):
+    return target < len(target_DW) and np.any(target_DW[target] != 0)
+
+
+@njit
+def _fill_vectors(row_F, query, target_DW, target):
+    # cosine with the source | with the mean of the newest partners | the greatest one with one of these
+    if not _has_vector(target_DW, target):
+        return
+    if np.any(query.vector_W != 0):
+        row_F[0] = _product(query.vector_W, target_DW[target])
+    if np.any(query.mean_W != 0):
+        row_F[1] = _product(query.mean_W, target_DW[target])
+    for partner in query.joined_J:
+        if _has_vector(target_DW, partner):
+            cosine = _product(target_DW[partner], target_DW[target])
+            row_F[2] = cosine if math.isnan(row_F[2]) else max(row_F[2], cosine)
+
+
+@njit
 def partners_of(state, has_replies):
     """Give the table whose lists have the partners of each source."""
     return state.meetings if has_replies else state.contacts
@@ -294,7 +341,8 @@ def _start_query(state, source, time, limits):
     last_slot = np.int64(state.contacts.newest_R[source])
     last = np.int64(state.contacts.slot_S[last_slot].column) if last_slot >= 0 else np.int64(-1)
     joined_J = joined_J[:num_joined]
-    query = Query(source, time, limits.seconds, last_slot, last, joined_J, total_H, leaving_H, met_H, rate_H)
+    decayed, vectors = (total_H, leaving_H, met_H), _source_vectors(state.vectors, source, joined_J)
+    query = Query(source, time, limits.seconds, last_slot, last, joined_J, *decayed, *vectors, rate_H)
     if last_slot >= 0:
         own, record = state.source_N[source], state.target_D[last]
         for h in range(NUM_HALF_LIVES):
@@ -404,6 +452,27 @@ def _add_popular(search, popular):
 
 
 @njit
+def _add_near(search, target_DW, wanted_W, num_near):
+    # The targets with the greatest products, the greatest first; equal ones in the order of their numbers.
+    if len(target_DW) > MAX_NEAR_TARGETS or num_near == 0 or not np.any(wanted_W != 0):
+        return
+    product_M, target_M = np.empty(num_near, dtype=np.float32), np.empty(num_near, dtype=np.int64)
+    size = 0
+    for target in range(len(target_DW)):
+        product = _product(wanted_W, target_DW[target])
+        if product == 0 or (size == num_near and product <= product_M[-1]):
+            continue
+        size = min(size + 1, num_near)
+        position = size - 1
+        while position > 0 and product_M[position - 1] < product:
+            product_M[position], target_M[position] = product_M[position - 1], target_M[position - 1]
+            position -= 1
+        product_M[position], target_M[position] = product, target
+    for position in range(size):
+        _add(search, target_M[position])
+
+
+@njit
 def _find_new(search, state, query):
     # In this order: moves from the newest partners, targets that share sources with them, popular targets.
     for position in range(min(1 + NUM_LATER, len(query.joined_J))):
@@ -423,6 +492,13 @@ def _fill_partner(row_F, state, query, target, slot, recency, has_replies):
     own_recency = recency_of(state.contacts, own_slot) if own_slot >= 0 else 0
     _fill_row(row_F, state, query, target, own_slot, own_recency, has_replies)
     row_F[FIRST_REPLY + MET_RECENCY] = recency
+
+
+@njit
+def _fill_stranger(row_F, state, query, target, has_replies):
+    # The features of a target that is no partner; it alone has those of vectors.
+    _fill_row(row_F, state, query, target, np.int64(-1), 0, has_replies)
+    _fill_vectors(row_F[FIRST_VECTORS:], query, state.vectors.target_DW, target)
 
 
 @njit
@@ -449,10 +525,13 @@ def _new_rows(row_RF, target_R, state, query, limits, scratch):
     target_C, partners = target_R[: limits.max_new], partners_of(state, limits.has_replies)
     search = Search(target_C, num_found_1, scratch.stamp_D, partners, query.source, limits.two_sides)
     _find_new(search, state, query)
+    nearest_C = target_R[: num_found_1[0] + limits.max_near]  # beside the others, so that they take no place of these
+    search = Search(nearest_C, num_found_1, scratch.stamp_D, partners, query.source, limits.two_sides)
+    _add_near(search, state.vectors.target_DW, query.vector_W + query.mean_W, limits.max_near)
     count = num_found_1[0]
     for position in range(count):
         row_RF[position] = scratch.common_F
-        _fill_row(row_RF[position], state, query, target_R[position], np.int64(-1), 0, limits.has_replies)
+        _fill_stranger(row_RF[position], state, query, target_R[position], limits.has_replies)
     _fill_ranks(row_RF[:count], scratch.ranked_F)
     return count
 
@@ -482,7 +561,7 @@ def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
     row_RF, target_R, num_past_Q, num_new_Q, rest_QC, num_done_1 = out
     used = 0
     for index in range(len(source_Q)):
-        if used + limits.max_past + limits.max_new > len(row_RF):
+        if used + limits.max_past + limits.max_new + limits.max_near > len(row_RF):
             break
         for event in range(num_absorbed, num_visible_Q[index]):
             absorb_both(state, source_E[event], target_E[event], time_E[event], weight_E[event], limits)
@@ -516,4 +595,4 @@ def pair_rows(row_PF, state, source, time, limits, target_P):
             recency = recency_of(partners, slot)
             _fill_partner(row_PF[position], state, query, target_P[position], slot, recency, limits.has_replies)
         else:
-            _fill_row(row_PF[position], state, query, target_P[position], np.int64(-1), 0, limits.has_replies)
+            _fill_stranger(row_PF[position], state, query, target_P[position], limits.has_replies)

@@ -1,6 +1,7 @@
 """An event -> the state after it, in O(1).
 
 N sources    D targets    H half-lives    K = 3H lists of popular targets    M targets of a list    S slots of contacts
+W width of a vector
 """
 
 import math
@@ -64,6 +65,13 @@ class Popular(NamedTuple):
     size_K: NDArray[np.int32]
 
 
+class Vectors(NamedTuple):
+    """Vectors of the sources and targets that had contacts when they were made, of length 1 or 0."""
+
+    source_NW: NDArray[np.float32]
+    target_DW: NDArray[np.float32]
+
+
 class State(NamedTuple):
     """What is known of all events so far."""
 
@@ -75,6 +83,7 @@ class State(NamedTuple):
     source_N: NDArray[np.void]  # of SOURCE
     target_D: NDArray[np.void]  # of TARGET
     popular: Popular
+    vectors: Vectors  # of `dyformer.streams.contact_vectors`; no event changes them
     rate_H: NDArray[np.float64]  # log(2) / half-life, per unit of the log's time
 
 

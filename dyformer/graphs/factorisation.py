@@ -8,6 +8,7 @@ N nodes    K rank    E entries    P parts    R, C rows, columns of a part    V v
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,14 +66,14 @@ class Spectrum:
 def spectrum(matrix: sparse.csr_array) -> Spectrum:
     """Give the RANK largest eigenvalues of a symmetric matrix [N, N], or as many as its parts have."""
     part_N = connected_components(matrix, directed=False)[1]
-    value_K, vector_NK, _ = _largest(matrix, part_N, _eigen)
+    value_K, vector_NK, _ = _largest(matrix, part_N, _eigen, RANK)
     return Spectrum(vector_NK=vector_NK.astype(np.float32), value_K=value_K)
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
-def factorise(matrix: sparse.csr_array) -> Factors:
-    """Factorise a matrix [N, N] to rank RANK, or less on a graph of few nodes; equal matrices give equal factors."""
-    value_K, left_NK, right_NK = _largest(matrix, _parts_of_rows(matrix), _singular)
+def factorise(matrix: sparse.csr_array, rank: int = RANK) -> Factors:
+    """Factorise a matrix [N, N] to a rank, or less on a graph of few nodes; equal matrices give equal factors."""
+    value_K, left_NK, right_NK = _largest(matrix, _parts_of_rows(matrix), partial(_singular, rank=rank), rank)
     root_K = np.sqrt(value_K)
     return Factors(left_NK=_without_noise(left_NK * root_K), right_NK=_without_noise(right_NK * root_K))
 
@@ -83,19 +84,22 @@ def _parts_of_rows(matrix: sparse.csr_array) -> NDArray[np.int32]:
 
 
 def _largest(
-    matrix: sparse.csr_array, part_N: NDArray[np.int32], decompose: Callable[[sparse.csr_array], tuple[Values, ...]]
+    matrix: sparse.csr_array,
+    part_N: NDArray[np.int32],
+    decompose: Callable[[sparse.csr_array], tuple[Values, ...]],
+    rank: int,
 ) -> tuple[Values, Values, Values]:
-    """Give the RANK values [K] that are largest in magnitude, and their left and right vectors [N, K]."""
+    """Give the `rank` values [K] that are largest in magnitude, and their left and right vectors [N, K]."""
     num_nodes = len(matrix.indptr) - 1
     value_K, columns = np.zeros(0), []
     for bound, row_R, column_C, part in _parts(matrix, part_N):
-        if len(value_K) == RANK and bound <= np.abs(value_K[-1]) * (1 + 10.0**-DIGITS):
+        if len(value_K) == rank and bound <= np.abs(value_K[-1]) * (1 + 10.0**-DIGITS):
             break
         value_V, left_RV, right_CV = decompose(part)
         columns += [(row_R, left_RV[:, v], column_C, right_CV[:, v]) for v in range(len(value_V))]
         value_K = np.concatenate([value_K, value_V])
         size_K = np.abs(value_K)
-        order = np.argsort(-np.round(size_K / size_K.max(), DIGITS), kind="stable")[:RANK]
+        order = np.argsort(-np.round(size_K / size_K.max(), DIGITS), kind="stable")[:rank]
         value_K, columns = value_K[order], [columns[index] for index in order]
     left_NK, right_NK = np.zeros((2, num_nodes, max(len(columns), 1)))
     for k, (row_R, left_R, column_C, right_C) in enumerate(columns):
@@ -163,7 +167,7 @@ def _eigen(part: sparse.csr_array) -> tuple[Values, Values, Values]:
     return value_V, vector_RV, vector_RV
 
 
-def _singular(part: sparse.csr_array) -> tuple[Values, Values, Values]:
+def _singular(part: sparse.csr_array, rank: int) -> tuple[Values, Values, Values]:
     num_vectors = min(len(part.indptr) - 1, len(np.unique(part.indices)))  # each row and column has an entry
     if num_vectors <= DENSE_NODES:
         left_RV, value_V, right_VC = np.linalg.svd(part.toarray(), full_matrices=False)
@@ -171,7 +175,7 @@ def _singular(part: sparse.csr_array) -> tuple[Values, Values, Values]:
     matrix, tolerance = _iterated(part, 0)
     start_V = np.random.default_rng(0).random(num_vectors).astype(matrix.dtype)
     try:
-        found = svds(matrix, k=RANK, v0=start_V, tol=tolerance)  # pyright: ignore[reportArgumentType]  # as above
+        found = svds(matrix, k=rank, v0=start_V, tol=tolerance)  # pyright: ignore[reportArgumentType]  # as above
         left_RV, value_V, right_VC = map(np.asarray, found)
     except ArpackError:
         basis_RV = _basis(part)
