@@ -37,7 +37,7 @@ from dyformer.scoring.labelled_tables import (
     pair_features,
     stacked,
 )
-from dyformer.scoring.link_features import LinkFeatures, groups, names, prepare_link_features
+from dyformer.scoring.link_features import LinkFeatures, Walks, groups, names, prepare_link_features, slices
 from dyformer.scoring.new_partners import NewPartnerRanker, fit_new_partners, recent_activity, with_products
 from dyformer.scoring.reasons import reason
 from dyformer.scoring.retrieval import MAX_NODES
@@ -155,11 +155,17 @@ class Forecaster:
         return fitted
 
     def inputs(
-        self, graph: PreparedGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
+        self,
+        graph: PreparedGraph,
+        source_P: NDArray[np.int64],
+        target_P: NDArray[np.int64],
+        walks: Walks | None = None,
+        *,
+        directed: bool,
     ) -> NDArray[np.floating]:
         """Give the inputs [P, F] of pairs as of `graph.until`; scores of vectors are NaN where there is no model."""
         features = _link_features(graph)
-        table_PF = (features.directed if directed else features.undirected)(source_P, target_P)
+        table_PF = (features.directed if directed else features.undirected)(source_P, target_P, walks)
         return self._with_vectors(table_PF, graph, source_P, target_P, directed=directed)
 
     def _labelled_inputs(self, step: LabelledStep, pairs: LinkExamples | NewPartners) -> NDArray[np.floating]:
@@ -204,33 +210,44 @@ class ForecasterScore:
     fitted: FittedForecaster
     graph: PreparedGraph
 
+    def walks(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> Walks:
+        """Walk between the ends of pairs, for their scores and their reasons."""
+        return _link_features(self.graph).walks(source_P, target_P)
+
     def __call__(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Score pairs [P]."""
+        return self.scores(source_P, target_P, self.walks(source_P, target_P))
+
+    def scores(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], walks: Walks) -> NDArray[np.float64]:
+        """Score pairs [P] whose walks are known."""
         logit_P = np.empty(len(source_P))
-        for order_B in _link_features(self.graph).blocks(source_P, target_P, BLOCK_PAIRS):
-            source_B, target_B = source_P[order_B], target_P[order_B]
-            logit_P[order_B] = self.fitted.logits(self._inputs(source_B, target_B), self._recent(source_B, target_B))
+        for block in slices(len(source_P), BLOCK_PAIRS):
+            ends = source_P[block], target_P[block]
+            logit_P[block] = self.fitted.logits(self._inputs(*ends, walks.rows(block)), self._recent(*ends))
         return expit(logit_P)
 
-    def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> pl.Series:
+    def reasons(
+        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], walks: Walks | None = None
+    ) -> pl.Series:
         """Write the inputs that raise the score of each pair most in words, a list [P] each, the strongest first.
 
         These are the inputs with the largest positive part in the log-odds of the linear head: slope x (value - mean of
         the labelled pairs). `dyformer.scoring.reasons` has the words.
         """
+        walks = walks or self.walks(source_P, target_P)
         linear = next(head for head in self.fitted.heads if isinstance(head, LinearHead))
         names_F = [*names(self.fitted.directed), *vector_scores.names(self.fitted.directed)]
         words = [*(reason(name, is_large=is_large) for name in names_F for is_large in (False, True)), None]
         word_PK = np.empty((len(source_P), NUM_REASONS), dtype=np.int64)
-        for order_B in _link_features(self.graph).blocks(source_P, target_P, BLOCK_PAIRS):
-            inputs_BF = self._inputs(source_P[order_B], target_P[order_B])
+        for block in slices(len(source_P), BLOCK_PAIRS):
+            inputs_BF = self._inputs(source_P[block], target_P[block], walks.rows(block))
             part_BF = (inputs_BF - linear.mean_F) * linear.slope_F
             part_BF[~(part_BF > 0)] = 0  # a missing input, NaN, is no reason
             row_B = np.arange(len(part_BF))
             for k in range(NUM_REASONS):
                 best_B = part_BF.argmax(axis=1)
                 is_large_B = inputs_BF[row_B, best_B] > linear.mean_F[best_B]
-                word_PK[order_B, k] = np.where(part_BF[row_B, best_B] > 0, 2 * best_B + is_large_B, len(words) - 1)
+                word_PK[block, k] = np.where(part_BF[row_B, best_B] > 0, 2 * best_B + is_large_B, len(words) - 1)
                 part_BF[row_B, best_B] = 0
         return (
             pl.Series(words, dtype=pl.String)
@@ -245,8 +262,8 @@ class ForecasterScore:
             return None
         return recent_activity(_link_features(self.graph), source_P, target_P, directed=self.fitted.directed)
 
-    def _inputs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.floating]:
-        return self.forecaster.inputs(self.graph, source_P, target_P, directed=self.fitted.directed)
+    def _inputs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], walks: Walks) -> NDArray[np.floating]:
+        return self.forecaster.inputs(self.graph, source_P, target_P, walks, directed=self.fitted.directed)
 
 
 def _fitted(table: LabelledTable, new: LabelledTable, seed: int, *, directed: bool, ranked: bool) -> FittedForecaster:

@@ -93,6 +93,18 @@ def groups(directed: bool) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Walks:
+    """The edge [P] of each pair (-1: none), and the sums [P, 5] of `weighted_path_sums` over its walks."""
+
+    edge_P: NDArray[np.int64]
+    sums_P5: NDArray[np.float64]
+
+    def rows(self, index: slice | NDArray[np.integer]) -> "Walks":
+        """Give the walks of some of the pairs."""
+        return Walks(edge_P=self.edge_P[index], sums_P5=self.sums_P5[index])
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinkFeatures:
     """Summary of a history to compute features of any pair from; its size depends on edges and nodes alone."""
 
@@ -105,53 +117,64 @@ class LinkFeatures:
     smooth: Spectrum
     group_2N: NDArray[np.int64]  # nodes with equal first values are on one side; with a first and a second, on two
 
-    def directed(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float32]:
+    def walks(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> Walks:
+        """Walk between the ends of all pairs: the part of their features that is expensive, and worth keeping.
+
+        Raises ValueError for a node that is not in the history.
+        """
+        from dyformer.graphs.kernels.paths import weighted_path_sums  # late, as numba is slow to import
+
+        check_known(self.pairs.edges.num_nodes, source_P, target_P)
+        degree_N, union = self.pairs.degree_N, self.pairs.union
+        many_P, few_P = busier_end_first(degree_N, source_P, target_P)
+        order_P = np.argsort(many_P, kind="stable")  # pairs that are walked from one end follow each other
+        edge_P, sums_P5 = np.empty(len(order_P), dtype=np.int64), np.empty((len(order_P), 5))
+        edge_P[order_P], sums_P5[order_P] = weighted_path_sums(
+            union.indptr,
+            union.indices,
+            self.edge_M,
+            self.step_M,
+            degree_N,
+            adamic_adar_weight(degree_N),
+            np.stack([many_P, few_P])[:, order_P],
+        )
+        return Walks(edge_P=edge_P, sums_P5=sums_P5)
+
+    def directed(
+        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], walks: Walks | None = None
+    ) -> NDArray[np.float32]:
         """Give the features [P, F] of ordered pairs, in the order of `names(directed=True)`.
 
-        Raises ValueError for a node that is not in the history.
+        `walks` are those of the pairs, where they are known. Raises ValueError for a node that is not in the history.
         """
-        return self._table(source_P, target_P, directed=True)
+        return self._table(source_P, target_P, walks, directed=True)
 
-    def undirected(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Give the features [P, F] of unordered pairs, in the order of `names(directed=False)`.
-
-        Raises ValueError for a node that is not in the history.
-        """
-        return self._table(source_P, target_P, directed=False)
-
-    def blocks(
-        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], num_pairs: int
-    ) -> Iterator[NDArray[np.int64]]:
-        """Yield the positions [B] of up to `num_pairs` pairs at a time, because features of many take much memory.
-
-        Pairs that are walked from one end follow each other: the walks are expensive, and each block makes them anew.
-        Raises ValueError for a node that is not in the history.
-        """
-        check_known(self.pairs.edges.num_nodes, source_P, target_P)
-        return _blocks(self.pairs.walked_ends(source_P, target_P)[0], num_pairs)
+    def undirected(
+        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], walks: Walks | None = None
+    ) -> NDArray[np.float32]:
+        """Give the features [P, F] of unordered pairs, in the order of `names(directed=False)`; else as `directed`."""
+        return self._table(source_P, target_P, walks, directed=False)
 
     def _table(
-        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
+        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], walks: Walks | None, *, directed: bool
     ) -> NDArray[np.float32]:
         table_PF = np.empty((len(source_P), len(names(directed))), dtype=np.float32)
-        check_known(self.pairs.edges.num_nodes, source_P, target_P)
-        walked_2P = np.stack(self.pairs.walked_ends(source_P, target_P))
-        for order_B in _blocks(walked_2P[0], BLOCK_PAIRS):
-            ends = source_P[order_B], target_P[order_B]
-            table_PF[order_B] = self._block(*ends, walked_2P.take(order_B, axis=1), directed=directed)
+        walks = walks or self.walks(source_P, target_P)
+        for block in slices(len(source_P), BLOCK_PAIRS):
+            table_PF[block] = self._block(source_P[block], target_P[block], walks.rows(block), directed=directed)
         return table_PF
 
     def _block(
-        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], walked_2B: NDArray[np.int64], *, directed: bool
+        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], walks: Walks, *, directed: bool
     ) -> NDArray[np.float32]:
         # Filling one array is a third faster than stacking columns.
         block_BF = np.empty((len(source_B), len(names(directed))), dtype=np.float32)
-        edge_B, symmetric = self._without_direction(source_B, target_B, walked_2B)
+        symmetric = self._without_direction(source_B, target_B, walks)
         for column, value_B in enumerate(symmetric):
             block_BF[:, column] = value_B
         there_BF, back_BF = np.split(block_BF[:, len(symmetric) :], 2, axis=1)
-        self._fill(there_BF, source_B, target_B, edge_B)
-        self._fill(back_BF, target_B, source_B, edge_B)
+        self._fill(there_BF, source_B, target_B, walks.edge_P)
+        self._fill(back_BF, target_B, source_B, walks.edge_P)
         if not directed:
             mean_BF = (there_BF + back_BF) / 2
             np.abs(there_BF - back_BF, out=back_BF)
@@ -159,26 +182,15 @@ class LinkFeatures:
         return block_BF
 
     def _without_direction(
-        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], walked_2B: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], list[NDArray[np.float64]]]:
-        """Give the edge of each pair (-1: none) and the columns of SYMMETRIC; equal first ends must be adjacent."""
-        from dyformer.graphs.kernels.paths import weighted_path_sums  # late, as numba is slow to import
-
-        degree_N, union = self.pairs.degree_N, self.pairs.union
+        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], walks: Walks
+    ) -> list[NDArray[np.float64]]:
+        """Give the columns of SYMMETRIC."""
+        degree_N, sums_5B = self.pairs.degree_N, walks.sums_P5.T
         many_B, few_B = busier_end_first(degree_N, source_B, target_B)
-        edge_B, sums_5B = weighted_path_sums(
-            union.indptr,
-            union.indices,
-            self.edge_M,
-            self.step_M,
-            degree_N,
-            adamic_adar_weight(degree_N),
-            walked_2B,
-        )
         l3_B = sums_5B[2] / np.sqrt(np.maximum(degree_N[many_B] * degree_N[few_B], 1))
-        columns = feature_columns(self.pairs, source_B, target_B, edge_B, (sums_5B[0], sums_5B[1], l3_B))
+        columns = feature_columns(self.pairs, source_B, target_B, walks.edge_P, (sums_5B[0], sums_5B[1], l3_B))
         sides_B = self._opposite_sides(many_B, few_B)
-        return edge_B, [*columns, *np.log1p(1e4 * sums_5B[3:]), sides_B, *self._smooth_columns(many_B, few_B)]
+        return [*columns, *np.log1p(1e4 * sums_5B[3:]), sides_B, *self._smooth_columns(many_B, few_B)]
 
     def _opposite_sides(self, many_B: NDArray[np.int64], few_B: NDArray[np.int64]) -> NDArray[np.float64]:
         # In a group of nodes that has no two sides both are equal, and cancel.
@@ -229,10 +241,10 @@ class LinkFeatures:
         return np.linalg.norm(self.factors.left_NK, axis=1), np.linalg.norm(self.factors.right_NK, axis=1)
 
 
-def _blocks(first_P: NDArray[np.int64], num_pairs: int) -> Iterator[NDArray[np.int64]]:
-    order_P = np.argsort(first_P, kind="stable")
-    for first in range(0, len(order_P), num_pairs):
-        yield order_P[first : first + num_pairs]
+def slices(num: int, size: int) -> Iterator[slice]:
+    """Divide `num` rows into slices of `size`; the last one may be shorter."""
+    for first in range(0, num, size):
+        yield slice(first, min(first + size, num))
 
 
 def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = None) -> LinkFeatures:
@@ -247,7 +259,7 @@ def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = No
     contacts = count_contacts(history, pairs.edges)
     row_M = np.repeat(np.arange(pairs.edges.num_nodes), np.diff(pairs.union.indptr))
     edge_M = edge_slots(pairs.union.indptr, pairs.edges.source_E, pairs.edges.target_E)
-    step_M, contacts_DC = _steps(pairs, contacts, row_M, edge_M), _contact_table(pairs, contacts)
+    step_M, contacts_DC = _steps(pairs, contacts, edge_M), _contact_table(pairs, contacts)
     ends_NF = end_table(history, pairs.edges, contacts, pairs.degree_N)
     log_contacts, smoothed = _log_contacts(pairs, contacts), _smoothed(pairs, contacts.lasting_E, row_M, edge_M)
     del contacts, row_M  # the decompositions take the most memory
@@ -263,15 +275,13 @@ def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = No
     )
 
 
-def _steps(
-    pairs: PairFeatures, contacts: Contacts, row_M: NDArray[np.int64], edge_M: NDArray[np.int32]
-) -> NDArray[np.float64]:
-    """Give the slots of S = D^-1/2 W D^-1/2."""
+def _steps(pairs: PairFeatures, contacts: Contacts, edge_M: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Give the slots of S = D^-1/2 W D^-1/2; both slots of an edge have one value, to the last bit."""
     contacts_E = contacts.decayed_HED[-1].sum(axis=1)
     root_N = np.sqrt(edge_degree(pairs.edges, contacts_E))
     # Contacts so old that they are 0 in floating point have no walks.
     inverse_N = np.divide(1, root_N, out=np.zeros_like(root_N), where=root_N > 0)
-    return contacts_E[edge_M] * inverse_N[row_M] * inverse_N[pairs.union.indices]
+    return (contacts_E * inverse_N[pairs.edges.source_E] * inverse_N[pairs.edges.target_E])[edge_M]
 
 
 def _smoothed(

@@ -31,9 +31,6 @@ FEATURE_NAMES = (
     "sum_log_step_degree",
 )
 
-CHOSEN_FROM = 50_000
-"""Nodes from which on walks start at the end that takes fewer steps."""
-
 PathScores = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -76,30 +73,6 @@ class PairFeatures:
         row_M = np.repeat(np.arange(len(self.degree_N)), np.diff(self.union.indptr))
         value_M = 1 / np.sqrt(self.degree_N[row_M] * self.degree_N[self.union.indices])
         return sparse.csr_array((value_M, self.union.indices, self.union.indptr), shape=self.union.shape)
-
-    @cached_property
-    def num_walks_N(self) -> NDArray[np.float64]:
-        """The number of two-step walks from each node [N]."""
-        return self.union @ self.degree_N
-
-    def walked_ends(
-        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Order the ends of each pair: first the one from which the two-step walks of its paths start.
-
-        This is the busier end, whose walks serve all of its pairs. In a graph of more than CHOSEN_FROM nodes a hub may
-        have millions of walks, and few pairs: where this takes fewer steps, its pairs are walked from their other ends.
-        The sums then have the same terms in another order, so that there the last digit of a feature may depend on the
-        pairs that are given together.
-        """
-        many_P, few_P = busier_end_first(self.degree_N, source_P, target_P)
-        if len(self.degree_N) <= CHOSEN_FROM:
-            return many_P, few_P
-        num_pairs_N = np.bincount(few_P, minlength=len(self.degree_N))
-        from_few_P = self.degree_N[many_P] + self.num_walks_N[few_P] / num_pairs_N[few_P]
-        saved_N = self.num_walks_N + np.bincount(many_P, self.degree_N[few_P] - from_few_P, len(self.degree_N))
-        is_turned_P = saved_N[many_P] > 0
-        return np.where(is_turned_P, few_P, many_P), np.where(is_turned_P, many_P, few_P)
 
     @cached_property
     def end_terms(self) -> tuple[NDArray[np.float64], ...]:
@@ -224,7 +197,7 @@ def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: N
     from dyformer.graphs.kernels.paths import path_sums  # late, because numba takes half a second to import
 
     check_known(features.edges.num_nodes, source_P, target_P)
-    first_P, second_P = features.walked_ends(source_P, target_P)
+    first_P, second_P = busier_end_first(features.degree_N, source_P, target_P)
     order_P = np.argsort(first_P, kind="stable")
     first_P, second_P = first_P[order_P], second_P[order_P]
     degree_N, union = features.degree_N, features.union

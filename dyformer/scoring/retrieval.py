@@ -4,19 +4,24 @@ N nodes    S rows of a block    C columns of a block    P pairs    R retrieved p
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
-from dyformer.scoring.decoder import LinkDecoder, logit, slopes
+from dyformer.scoring.decoder import LinkDecoder, slopes
 from dyformer.scoring.pair_features import (
     PairFeatures,
     adamic_adar_weight,
+    busier_end_first,
     check_known,
+    edge_values,
     find_edges,
+    path_scores,
 )
 
 MAX_NODES = 50_000
@@ -60,10 +65,11 @@ def retrieve(
         return _best_of_pairs(features, decoder, _admissible(candidates, side_N, is_query_N), k)
     if len(side_N) > MAX_NODES:
         raise ValueError(f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates")
-    block_logits = _BlockLogits(features, decoder, has_paths_of_two=len(np.unique(side_N)) == 1)
+    logits = _Logits(features, decoder)
+    has_paths_of_two = len(np.unique(side_N)) == 1  # no two nodes of opposite sides have a common neighbour
     parts = []
     for row_S, column_C in _row_blocks(side_N, is_query_N):
-        logit_SC = block_logits(row_S, column_C)
+        logit_SC = logits.of_block(row_S, column_C, has_paths_of_two=has_paths_of_two)
         logit_SC[row_S[:, None] == column_C] = -np.inf
         linked_SC = features.union[row_S].toarray()[:, column_C] > 0
         for is_linked in (False, True):
@@ -85,17 +91,16 @@ def best_of_nodes(
     return order_R[rank_R <= k], rank_R[rank_R <= k]
 
 
-class _BlockLogits:
-    """The log-odds [S, C] of whole rows of pairs, without a table of their features.
+class _Logits:
+    """The log-odds of pairs, without a table of their features.
 
-    Most features are a term of one end, or a product of such terms, so the log-odds are a product of matrices; the
-    paths are sparse products, and what past links add is a sparse matrix.
+    Most features are a term of one end, or a product of such terms, so the log-odds of whole rows of pairs are a
+    product of matrices; the paths are sparse products, and what past links add is a sparse matrix.
     """
 
-    def __init__(self, features: PairFeatures, decoder: LinkDecoder, *, has_paths_of_two: bool) -> None:
+    def __init__(self, features: PairFeatures, decoder: LinkDecoder) -> None:
         slope_F, self.offset = slopes(decoder)
         self.features = features
-        self.has_paths_of_two = has_paths_of_two  # no two nodes of opposite sides have a common neighbour
         seen, count, inverse, self.common, self.adamic, self.l3, *ends = slope_F
         sum_degree, product_degree, self.difference, sum_last, product_last, sum_active, product_active, sum_steps = (
             ends
@@ -106,12 +111,30 @@ class _BlockLogits:
         self.slope_3 = np.array([product_degree, product_last, product_active])
         self.degree_N = degree_N
         edges = features.edges
-        past_E = seen + count * edges.count_E + inverse / (edges.num_steps + 1 - edges.last_step_E)
-        self.past = features.union.copy()
-        row_M = np.repeat(np.arange(edges.num_nodes), np.diff(self.past.indptr))
-        self.past.data = past_E[find_edges(edges, row_M, self.past.indices.astype(np.int64))]
+        self.past_E = seen + count * edges.count_E + inverse / (edges.num_steps + 1 - edges.last_step_E)
 
-    def __call__(self, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> NDArray[np.float64]:
+    @cached_property
+    def past(self) -> sparse.csr_array:
+        """What past links add to the log-odds of their pairs [N, N]."""
+        edges, past = self.features.edges, self.features.union.copy()
+        row_M = np.repeat(np.arange(edges.num_nodes), np.diff(past.indptr))
+        past.data = self.past_E[find_edges(edges, row_M, past.indices.astype(np.int64))]
+        return past
+
+    def of_pairs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the log-odds [P] of some pairs."""
+        common_P, adamic_P, l3_P = path_scores(self.features, source_P, target_P)
+        logit_P = self.offset + self.term_N[source_P] + self.term_N[target_P]
+        for slope, value_N in zip(self.slope_3, self.factor_N3.T, strict=True):
+            logit_P += slope * value_N[source_P] * value_N[target_P]
+        logit_P += self.difference * np.abs(self.degree_N[source_P] - self.degree_N[target_P])
+        logit_P += edge_values(self.features.edges, self.past_E, source_P, target_P)
+        return logit_P + self.common * np.log1p(common_P) + self.adamic * adamic_P + self.l3 * np.log1p(1e4 * l3_P)
+
+    def of_block(
+        self, row_S: NDArray[np.int64], column_C: NDArray[np.int64], *, has_paths_of_two: bool
+    ) -> NDArray[np.float64]:
+        """Give the log-odds [S, C] of whole rows of pairs."""
         features = self.features
         logit_SC = (self.factor_N3[row_S] * self.slope_3) @ self.factor_N3[column_C].T
         logit_SC += self.offset + self.term_N[row_S, None] + self.term_N[column_C]
@@ -119,7 +142,7 @@ class _BlockLogits:
         logit_SC += self.past[row_S].toarray()[:, column_C]
         walks_SN = (features.walk[row_S] @ features.walk).toarray()
         logit_SC += self.l3 * np.log1p(1e4 * (features.walk[column_C] @ walks_SN.T).T)
-        if self.has_paths_of_two:
+        if has_paths_of_two:
             union_SN = features.union[row_S]
             weighted_SN = union_SN.multiply(adamic_adar_weight(features.degree_N)).tocsr()
             logit_SC += self.common * np.log1p((union_SN @ features.union).toarray()[:, column_C])
@@ -171,10 +194,10 @@ def _admissible(candidates: Pairs, side_N: NDArray[np.int8], is_query_N: NDArray
 
 def _best_of_pairs(features: PairFeatures, decoder: LinkDecoder, pairs: Pairs, k: int) -> Retrieved:
     # Pairs that are walked from one end go together, because the walks are expensive.
-    order_P = np.argsort(features.walked_ends(*pairs)[0], kind="stable")
-    logit_P = np.empty(len(order_P))
-    for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):
-        logit_P[block_P] = logit(decoder, features.table(pairs[0][block_P], pairs[1][block_P]))
+    order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
+    logits, logit_P = _Logits(features, decoder), np.empty(len(order_P))
+    for block_P in np.array_split(order_P, -(-len(order_P) // BLOCK_PAIRS) or 1):
+        logit_P[block_P] = logits.of_pairs(pairs[0][block_P], pairs[1][block_P])
     linked_P = find_edges(features.edges, *pairs) >= 0
     every = Retrieved(*pairs, linked_P)
     parts = []

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
+from polars.testing import assert_frame_equal
 from ranked_logs import growing_log
 
 import dyformer.evaluation.forecasts.forecast as module
@@ -307,28 +308,26 @@ def test_scores_of_blocks_are_those_of_all_pairs(forecast: Forecast, monkeypatch
     np.testing.assert_allclose(forecast.score(source_P, target_P), whole, rtol=0, atol=1e-12)
 
 
-def test_walks_of_a_busy_end_are_made_once_for_all_of_its_pairs(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):
+def test_walks_are_made_once_for_the_scores_and_the_reasons(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):
     walk, ends = paths.weighted_path_sums, []
 
     def walked(*arguments):
-        ends.append(set(arguments[-1][0].tolist()))
+        ends.append(arguments[-1][0].tolist())
         return walk(*arguments)
 
-    num_nodes = len(forecast.past.history.node_N)
-    source_P, target_P = np.nonzero(~np.eye(num_nodes, dtype=np.bool_))  # by source, as retrieved pairs come
-    assert isinstance(forecast.score, ForecasterScore)
-    reasons_of = forecast.score.reasons
-    expected, reasons = forecast.score(source_P, target_P), reasons_of(source_P, target_P).to_list()
+    expected = forecast.tables(3, ("all", "new"))
     monkeypatch.setattr(paths, "weighted_path_sums", walked)
-    monkeypatch.setattr("dyformer.scoring.forecaster.BLOCK_PAIRS", len(source_P) // 9)
-    for found, score in (
-        (expected, forecast.score),
-        (reasons, lambda *pairs: reasons_of(*pairs).to_list()),
-    ):
-        ends.clear()
-        np.testing.assert_array_equal(np.array(score(source_P, target_P), dtype=object), np.array(found, dtype=object))
-        assert len(ends) == 10
-        assert sum(map(len, ends)) <= len(set.union(*ends)) + len(ends) - 1  # one may go on in the next block
+    monkeypatch.setattr("dyformer.scoring.forecaster.BLOCK_PAIRS", 50)
+    monkeypatch.setattr("dyformer.scoring.link_features.BLOCK_PAIRS", 7)
+    found = forecast.tables(3, ("all", "new"))
+    for kind, table in expected.items():
+        assert_frame_equal(found[kind], table, check_exact=True)
+    assert len(ends) == 1
+    assert ends[0] == sorted(ends[0])  # pairs that are walked from one end follow each other
+    listed = found["all"]
+    pairs = listed["node"].to_numpy(), listed["partner"].to_numpy()
+    assert isinstance(forecast.score, ForecasterScore)
+    assert forecast.score.reasons(*pairs).to_list() == listed["reasons"].to_list()
 
 
 def test_a_step_is_summarised_once_for_the_fit_and_for_the_calibration(monkeypatch: pytest.MonkeyPatch):
@@ -395,6 +394,19 @@ def test_a_graph_that_has_just_become_large_is_calibrated_as_its_forecast_is_mad
     fit_forecast("Noting", Noting(), past, seed=0, candidates_of=candidates_of).top(2)
     assert fitted == {UNTIL: [(UNTIL - 1, 0)], UNTIL - 1: [(UNTIL - 2, 0)]}
     assert given == [UNTIL - 1, UNTIL]
+
+
+def test_scores_of_a_large_graph_do_not_depend_on_the_range(monkeypatch: pytest.MonkeyPatch):
+    for name in ("evaluation.first_stage", "evaluation.labelled_steps", "scoring.forecaster", "scoring.retrieval"):
+        monkeypatch.setattr(f"dyformer.{name}.MAX_NODES", 0)
+    past = past_of()
+    large = fit_forecast("Forecaster without vectors", Forecaster(), past, seed=0, candidates_of=candidate_pairs)
+    whole = large.tables(3, ("all", "new"))
+    node_N = np.arange(len(past.history.node_N))
+    ranges = [large.tables(3, ("all", "new"), query_A=node_A) for node_A in (node_N[:1], node_N[1:5], node_N[5:])]
+    for kind, table in whole.items():
+        assert table["node"].n_unique() > 10
+        assert_frame_equal(pl.concat([tables[kind] for tables in ranges]), table, check_exact=True)
 
 
 def test_at_least_as_many_partners_are_retrieved_as_are_listed(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from toy_graphs import Edges, toy_graph
 
 from dyformer.graphs.factorisation import DENSE_NODES
+from dyformer.graphs.kernels.paths import _read_by
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, interactions_of, prefix, to_tables
 from dyformer.logs.time_windows import Window
 from dyformer.scoring import link_features
@@ -248,15 +249,22 @@ def test_features_of_a_pair_do_not_depend_on_the_other_pairs(monkeypatch: pytest
     np.testing.assert_array_equal(features.directed(source_P[:99], target_P[:99]), together[:99])
 
 
-def test_features_of_a_large_graph_are_the_same_wherever_walks_start(monkeypatch: pytest.MonkeyPatch):
-    features = prepare_link_features(graph_of(random_rows(80, 300, seed=2)))
-    source_P, target_P = (end_P[::97] for end_P in ordered_pairs(80))
-    monkeypatch.setattr(link_features, "BLOCK_PAIRS", 20)
-    expected = features.directed(source_P, target_P)
-    busy_P, _ = features.pairs.walked_ends(source_P, target_P)
-    monkeypatch.setattr("dyformer.scoring.pair_features.CHOSEN_FROM", 0)
-    assert (features.pairs.walked_ends(source_P, target_P)[0] != busy_P).any()
-    np.testing.assert_allclose(features.directed(source_P, target_P), expected, rtol=1e-6)
+def test_walks_that_are_read_at_few_nodes_are_those_of_all_nodes():
+    # 0 has 30 neighbours, of which each has 20 others: 660 walks of two steps. 632 hangs on 631, and 631 on 31.
+    branches = [(1 + n, 31 + 20 * n + m) for n in range(30) for m in range(20)]
+    ends = [[*((0, 1 + n) for n in range(30)), (31, 631), (1, 40)], branches, [(5, 631), (631, 632), (2, 9)]]
+    features = prepare_link_features(toy_graph(*ends, sides=[0] * 633))
+    slots, node_P = (features.pairs.union.indptr, features.pairs.union.indices), np.arange(1, 633)
+    for second_P, num_read in ([631], 3), ([31, 631], 5), (node_P, -1):
+        lists = np.zeros(633, dtype=np.bool_), np.empty(633, dtype=np.int32)
+        assert _read_by(*slots, np.array(second_P), 660, *lists) == num_read  # -1: for many pairs all walks are made
+        assert not lists[0].any()
+    together = features.walks(np.zeros_like(node_P), node_P)
+    alone = [features.walks(np.array([0]), np.array([node])) for node in node_P]
+    np.testing.assert_array_equal(np.concatenate([walks.sums_P5 for walks in alone]), together.sums_P5)
+    np.testing.assert_array_equal(np.concatenate([walks.edge_P for walks in alone]), together.edge_P)
+    one_by_one = [features.pairs.table(np.array([0]), np.array([node])) for node in node_P]
+    np.testing.assert_array_equal(np.concatenate(one_by_one), features.pairs.table(np.zeros_like(node_P), node_P))
 
 
 def test_relabelling_nodes_permutes_the_features_alone():
@@ -310,7 +318,8 @@ def test_histories_without_contacts_have_finite_features(rows: list[Row]):
     assert np.isfinite(features.undirected(*pairs)).all()
     ages = [index for index, name in enumerate(names(directed=True)) if "since_" in name and "log" in name]
     assert directed[:, ages].max(initial=0) <= np.float32(math.log1p(history.num_steps + 1))
-    assert features.directed(*np.empty((2, 0), dtype=np.int64)).shape == (0, len(names(directed=True)))
+    none = np.empty(0, dtype=np.int64)
+    assert features.directed(none, none).shape == (0, len(names(directed=True)))
 
 
 @pytest.mark.parametrize("directed", [True, False])

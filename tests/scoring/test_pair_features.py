@@ -137,35 +137,6 @@ def test_the_end_with_more_neighbours_comes_first_and_of_equal_ends_the_lower_nu
     assert (busy_P.tolist(), other_P.tolist()) == ([0, 0, 2, 2, 2], [1, 1, 1, 1, 0])
 
 
-def test_walks_of_a_large_graph_start_where_they_take_fewer_steps(monkeypatch: pytest.MonkeyPatch):
-    # 0 has 6 neighbours, of which each has 4 others; 30 hangs on 7, one of these, and 31 on 30.
-    others = [(1 + n, 7 + 4 * n + m) for n in range(6) for m in range(4)]
-    features = prepare_pair_features(toy_graph([*((0, 1 + n) for n in range(6)), *others, (7, 31), (31, 32)]))
-    few = np.array([0, 0]), np.array([32, 31])
-    many = np.zeros(25, dtype=np.int64), np.arange(7, 32)
-    assert features.num_walks_N[[0, 31, 32]].tolist() == [30, 3, 2]
-    assert [end_P.tolist() for end_P in features.walked_ends(*few)] == [[0, 0], [32, 31]]
-    monkeypatch.setattr("dyformer.scoring.pair_features.CHOSEN_FROM", len(features.degree_N) - 1)
-    assert [end_P.tolist() for end_P in features.walked_ends(*few)] == [[32, 31], [0, 0]]  # 8 and 9 steps, not 30 + 3
-    assert (features.walked_ends(*many)[0] == 0).all()  # 30 and 28 steps, not 25 x 6 and more
-    # The 10 walks from 3 are made once for both pairs: 2 x 5 + 10 steps, not 10 + 5 and 11 + 5.
-    assert features.walked_ends(np.array([2]), np.array([3]))[0].tolist() == [2]
-    assert features.walked_ends(np.array([1, 2]), np.array([3, 3]))[0].tolist() == [3, 3]
-
-
-def test_walks_from_the_other_end_have_the_same_sums(monkeypatch: pytest.MonkeyPatch):
-    history = random_graph(np.random.default_rng(4), num_nodes=30, num_steps=3, num_edges=60)
-    features = prepare_pair_features(history)
-    monkeypatch.setattr("dyformer.scoring.pair_features.CHOSEN_FROM", 0)
-    source_P, target_P = (end_P[::17] for end_P in all_pairs(30))
-    assert (
-        features.walked_ends(source_P, target_P)[0] != busier_end_first(features.degree_N, source_P, target_P)[0]
-    ).any()
-    found = features.table(source_P, target_P)
-    monkeypatch.setattr("dyformer.scoring.pair_features.CHOSEN_FROM", 30)
-    np.testing.assert_allclose(found, features.table(source_P, target_P), rtol=1e-13)
-
-
 def test_features_of_a_pair_do_not_depend_on_the_other_pairs():
     history = random_graph(np.random.default_rng(2), num_nodes=30, num_steps=3, num_edges=60)
     source_P, target_P = all_pairs(30)

@@ -6,7 +6,7 @@ method, exactly as the prequential protocol evaluates it: fitted on the labelled
 P pairs    R retrieved pairs    A query nodes
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,7 +20,7 @@ from dyformer.evaluation.fitting import NUM_LABELLED_STEPS
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.evaluation.query_slices import evidence, num_partners
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.sampling.pairs import TooFewLinks
+from dyformer.sampling.pairs import Pairs, TooFewLinks
 from dyformer.scoring.calibration import Calibration, fit_calibration
 from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.forecaster import ForecasterScore
@@ -85,14 +85,14 @@ class Forecast:
             raise ValueError(f"links = {unknown[0]!r}: expected one of {', '.join(get_args(Links))}")
         retrieved = self.retrieved(query_A, at_least=k)
         retrieved = retrieved.rows(np.logical_or.reduce([_of_kind(retrieved, kind) for kind in kinds]))
-        score_R = self.score(*ordered(self.past.history, retrieved))
+        score_R, reasons_of = self._scored(ordered(self.past.history, retrieved))
         best_of: dict[Links, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         for kind in kinds:
             own_R = np.flatnonzero(_of_kind(retrieved, kind))
             best_R, rank_R = best_of_nodes(retrieved.node_R[own_R], retrieved.partner_R[own_R], score_R[own_R], k)
             best_of[kind] = own_R[best_R], rank_R
         listed_R = np.unique(np.concatenate([best_R for best_R, _ in best_of.values()]))  # a pair may be in two tables
-        reasons = self._reasons(*ordered(self.past.history, retrieved.rows(listed_R)))
+        reasons = reasons_of(listed_R)
         return {
             kind: self._table(retrieved, score_R, *best, reasons.gather(np.searchsorted(listed_R, best[0])))
             for kind, best in best_of.items()
@@ -123,10 +123,18 @@ class Forecast:
         """Give the pairs of stage 1, `at_least` so many new partners of a node where it has them."""
         return retrieved_pairs(self.past, self.retrieval, query_A, self.candidates_of, at_least=at_least)
 
-    def _reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> pl.Series:
-        if not isinstance(self.score, ForecasterScore):
-            return pl.Series([[]], dtype=FORECAST_SCHEMA["reasons"]).new_from_index(0, len(source_P))
-        return self.score.reasons(source_P, target_P)
+    def _scored(self, pairs: Pairs) -> tuple[NDArray[np.float64], Callable[[NDArray[np.int64]], pl.Series]]:
+        """Give the scores [R] of pairs, and the function that writes the reasons of some of them."""
+        score, none = self.score, pl.Series([[]], dtype=FORECAST_SCHEMA["reasons"])
+        if not isinstance(score, ForecasterScore):
+            return score(*pairs), lambda listed_L: none.new_from_index(0, len(listed_L))
+        source_R, target_R = pairs
+        walks = score.walks(source_R, target_R)  # made once for both
+
+        def reasons(listed_L: NDArray[np.int64]) -> pl.Series:
+            return score.reasons(source_R[listed_L], target_R[listed_L], walks.rows(listed_L))
+
+        return score.scores(source_R, target_R, walks), reasons
 
 
 def _of_kind(retrieved: Retrieved, kind: Links) -> NDArray[np.bool_]:
