@@ -674,7 +674,7 @@ class Values(NamedTuple):
 def measured(trial: EventTrial, seed: int) -> dict[str, Values]:
     """Give the values of one seed by the names of their rows; print factors and CPU seconds."""
     started = time.process_time()
-    counted = EventForecaster().fit_events(*trial.fitting, seed=seed)
+    counted = EventForecaster(rank=0).fit_events(*trial.fitting, seed=seed)
     seconds = {"heads": time.process_time() - started}
     groups = training_groups(trial, counted, np.random.default_rng(seed))
     trained = trained_nets(trial, groups, seed)

@@ -96,9 +96,8 @@ class FittedEventForecaster:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FittedEventForecaster":
         """Read the values of `record`."""
-        settings = record["settings"]
         return cls(
-            settings=StateSettings(**{**settings, "half_lives": tuple(settings["half_lives"])}),
+            settings=StateSettings.from_record(record["settings"]),
             gate=GateHead.from_record(record["gate"]),
             past=GroupHead.from_record(record["past"]),
             new=GroupHead.from_record(record["new"]),

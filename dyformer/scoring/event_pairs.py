@@ -74,9 +74,9 @@ class FittedEventPairs:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FittedEventPairs":
         """Read the values of `record`."""
-        settings, events = record["settings"], record["events"]
+        events = record["events"]
         return cls(
-            settings=StateSettings(**{**settings, "half_lives": tuple(settings["half_lives"])}),
+            settings=StateSettings.from_record(record["settings"]),
             horizon=record["horizon"],
             events=None if events is None else FittedEventForecaster.from_record(events),
             heads=tuple(map(head_from_record, record["heads"])),

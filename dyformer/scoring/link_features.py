@@ -72,6 +72,7 @@ GROUPS = {
     "factors": (*FACTORS, *SMOOTH),
 }
 BLOCK_PAIRS = 1 << 15
+BLOCK_WALKS = 1 << 21  # an end whose pairs are in two blocks is walked from twice
 
 
 def names(directed: bool) -> tuple[str, ...]:
@@ -120,6 +121,8 @@ class LinkFeatures:
     def walks(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> Walks:
         """Walk between the ends of all pairs: the part of their features that is expensive, and worth keeping.
 
+        They take 48 bytes a pair.
+
         Raises ValueError for a node that is not in the history.
         """
         from dyformer.graphs.kernels.paths import weighted_path_sums  # late, as numba is slow to import
@@ -129,15 +132,13 @@ class LinkFeatures:
         many_P, few_P = busier_end_first(degree_N, source_P, target_P)
         order_P = np.argsort(many_P, kind="stable")  # pairs that are walked from one end follow each other
         edge_P, sums_P5 = np.empty(len(order_P), dtype=np.int64), np.empty((len(order_P), 5))
-        edge_P[order_P], sums_P5[order_P] = weighted_path_sums(
-            union.indptr,
-            union.indices,
-            self.edge_M,
-            self.step_M,
-            degree_N,
-            adamic_adar_weight(degree_N),
-            np.stack([many_P, few_P])[:, order_P],
-        )
+        slots = union.indptr, union.indices, self.edge_M, self.step_M
+        for block in slices(len(order_P), BLOCK_WALKS):
+            order_B = order_P[block]
+            ends_2B = np.stack([many_P[order_B], few_P[order_B]])
+            edge_P[order_B], sums_P5[order_B] = weighted_path_sums(
+                *slots, degree_N, adamic_adar_weight(degree_N), ends_2B
+            )
         return Walks(edge_P=edge_P, sums_P5=sums_P5)
 
     def directed(

@@ -135,7 +135,8 @@ class LiveRanking:
 
     def keep_vectors(self) -> None:
         """Let later events leave the vectors as they are: no event and no query then waits for a decomposition."""
-        self._state.makes_vectors = False
+        with self._lock:
+            self._state.keep_vectors()
 
     def observe(self, events: NamedEvents) -> None:
         """Take events that follow those so far, of known nodes and new ones. Raises ValueError for older ones."""

@@ -124,9 +124,9 @@ class _Logits:
     def of_pairs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Give the log-odds [P] of some pairs."""
         common_P, adamic_P, l3_P = path_scores(self.features, source_P, target_P)
-        logit_P = self.offset + self.term_N[source_P] + self.term_N[target_P]
+        logit_P = self.offset + (self.term_N[source_P] + self.term_N[target_P])
         for slope, value_N in zip(self.slope_3, self.factor_N3.T, strict=True):
-            logit_P += slope * value_N[source_P] * value_N[target_P]
+            logit_P += slope * (value_N[source_P] * value_N[target_P])
         logit_P += self.difference * np.abs(self.degree_N[source_P] - self.degree_N[target_P])
         logit_P += edge_values(self.features.edges, self.past_E, source_P, target_P)
         return logit_P + self.common * np.log1p(common_P) + self.adamic * adamic_P + self.l3 * np.log1p(1e4 * l3_P)

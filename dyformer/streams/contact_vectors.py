@@ -37,9 +37,9 @@ def next_refresh(num_events: int) -> int:
 
 def newest_refresh(num_events: int) -> int:
     """Give the greatest number of events, at most `num_events`, at which vectors are made, or 0."""
-    point = newest = 0
+    point, newest = FIRST_REFRESH, 0
     while point <= num_events:
-        newest, point = point, next_refresh(point)
+        newest, point = point, point * GROWTH[0] // GROWTH[1]
     return newest
 
 

@@ -3,7 +3,8 @@
 E events    Q queries    R rows of candidates    F features    P targets    H half-lives    N sources    D targets
 W width of a vector
 
-One pass, O(1) work an event. A query reads the events strictly before its time t. Ages are in seconds of real time.
+One pass, O(1) work an event, beside the decompositions at fixed numbers of events (`contact_vectors`). A query reads
+the events strictly before its time t. Ages are in seconds of real time.
 
 | feature | formula, for source s, candidate c, the last partner l of s, and each half-life h |
 |---|---|
@@ -61,11 +62,12 @@ With `directed=False` (one side alone) each event counts as one of both ends.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer.graphs.factorisation import DENSE_NODES
 from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh, no_vectors
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.kernels.rows import Limits, Scratch, collect_rows, pair_rows
@@ -126,6 +128,13 @@ class StateSettings:
             raise ValueError(f"expected {len(HALF_LIVES)} half-lives in seconds above 0, got {self.half_lives}")
         if self.two_sides and not self.directed:
             raise ValueError("events between two sides have a direction: leave directed=True, or give one side")
+        if not 0 <= self.rank <= DENSE_NODES:
+            raise ValueError(f"expected vectors of a rank from 0 (none) to {DENSE_NODES}, got {self.rank}")
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "StateSettings":
+        """Read the values of `dataclasses.asdict`; a record of before there were vectors has none."""
+        return cls(**{"rank": 0, "max_near": 0, **record, "half_lives": tuple(record["half_lives"])})
 
     @property
     def limits(self) -> Limits:
@@ -247,8 +256,8 @@ def absorbed(state: State, events: Columns, settings: StateSettings, num_before:
 
     Where they pass a number of events at which vectors are made, the state has those of the newest one.
     """
-    point = newest_refresh(num_before + len(events[0])) - num_before
-    if settings.rank == 0 or point <= 0:
+    point = 0 if settings.rank == 0 else newest_refresh(num_before + len(events[0])) - num_before
+    if point <= 0:
         return _absorbed(state, events, settings.limits)
     state = _absorbed(state, _sliced(events, slice(point)), settings.limits)
     vectors = contact_vectors(state.contacts, both_roles=settings.limits.has_replies, rank=settings.rank)
@@ -401,7 +410,7 @@ class EventState:
     def __init__(self, num_sources: int, num_targets: int, settings: StateSettings) -> None:
         self.settings = settings
         self.num_events = 0  # observed, the waiting ones included
-        self.makes_vectors = True  # False: the vectors stay as they are, so that no event waits for a decomposition
+        self._makes_vectors = True
         self._state = empty_state(num_sources, num_targets, settings)
         self._waiting: Columns = _NO_EVENTS
         self._absorbed_until = NEVER
@@ -427,6 +436,15 @@ class EventState:
         """Time of the newest event that was observed, in units of the log; None before the first."""
         newest = self._newest()
         return None if newest == NEVER else newest
+
+    def keep_vectors(self) -> None:
+        """Make the vectors of the events so far, and leave them as they are: no later event waits for a decomposition.
+
+        The events so far all count, so that a query must be later than the newest one.
+        """
+        if self.num_events:
+            self._state_before(self._newest() + 1)
+        self._makes_vectors = False
 
     def grow(self, num_sources: int, num_targets: int) -> None:
         """Make room for at least these numbers of nodes, so that those without an event can be queried, too."""
@@ -463,7 +481,7 @@ class EventState:
 
     def _absorb(self, events: Columns) -> None:
         if len(events[0]):
-            settings = self.settings if self.makes_vectors else replace(self.settings, rank=0)
+            settings = self.settings if self._makes_vectors else replace(self.settings, rank=0)
             num_before = self.num_events - len(self._waiting[0])
             self._state = absorbed(self._state, events, settings, num_before)
             self._absorbed_until = int(events[2][-1])

@@ -77,8 +77,7 @@ def read_state(address: str) -> EventState:
     """Read a stored state, after a check of its checksum."""
     record = record_of(address)
     assert record is not None, f"{address} was just made"
-    settings = record["lineage"]["settings"]
-    settings = StateSettings(**{**settings, "half_lives": tuple(settings["half_lives"])})
+    settings = StateSettings.from_record(record["lineage"]["settings"])
     return EventState.from_arrays(load(read_bytes(address, STATE)), settings)
 
 

@@ -86,7 +86,7 @@ def test_scores_of_a_query_are_probabilities_and_the_rest_is_below(world: str) -
     state = state_of(fitted(world), log.head(int(queries.num_visible_Q[100])))
     source, at = int(queries.source_Q[100]), int(queries.time_Q[100])
     target_K, probability_K, _ = ranked_of(fitted(world), state, source, at, 10_000)
-    assert len(target_K) <= settings.max_past + settings.max_new
+    assert len(target_K) <= settings.max_past + settings.max_new + settings.max_near
     assert probability_K.sum() <= 1 + 1e-9
     rest_C = np.setdiff1d(np.arange(log.num_targets), target_K)
     assert len(rest_C) > 0

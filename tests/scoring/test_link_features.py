@@ -246,6 +246,7 @@ def test_features_of_a_pair_do_not_depend_on_the_other_pairs(monkeypatch: pytest
     np.testing.assert_array_equal(features.directed(source_P[order_P], target_P[order_P]), together[order_P])
     np.testing.assert_array_equal(features.directed(source_P[5:6], target_P[5:6]), together[5:6])
     monkeypatch.setattr(link_features, "BLOCK_PAIRS", 7)
+    monkeypatch.setattr(link_features, "BLOCK_WALKS", 10)
     np.testing.assert_array_equal(features.directed(source_P[:99], target_P[:99]), together[:99])
 
 

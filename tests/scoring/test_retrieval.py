@@ -7,7 +7,7 @@ import dyformer.scoring.retrieval as module
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder, logit
 from dyformer.scoring.pair_features import prepare_pair_features
-from dyformer.scoring.retrieval import Retrieved, retrieve
+from dyformer.scoring.retrieval import Retrieved, _Logits, retrieve
 
 TWO_SIDES = toy_graph([(0, 1), (2, 3), (0, 3)], [(4, 1), (4, 5), (2, 7), (6, 7)], sides=[0, 1, 0, 1, 0, 1, 0, 1])
 
@@ -40,6 +40,17 @@ def slow_retrieval(history: DynamicGraph, k: int, allowed=None) -> set[tuple[int
                 scored[pair in linked].append((-round(value, 9), j))
         found |= {(i, j, is_linked) for is_linked in scored for _, j in sorted(scored[is_linked])[:k]}
     return found
+
+
+def test_log_odds_of_pairs_are_those_of_their_features_in_both_orders():
+    history = random_graph(np.random.default_rng(0), num_nodes=30, num_steps=3, num_edges=60)
+    features, decoder = prepare_pair_features(history), decoder_of(history)
+    source_P, target_P = np.triu_indices(30, k=1)
+    logits = _Logits(features, decoder)
+    found = logits.of_pairs(source_P, target_P)
+    np.testing.assert_allclose(found, logit(decoder, features.table(source_P, target_P)), rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(logits.of_pairs(target_P, source_P), found)
+    np.testing.assert_array_equal(logits.of_pairs(source_P[7:8], target_P[7:8]), found[7:8])
 
 
 def as_set(found: Retrieved) -> set[tuple[int, int, bool]]:

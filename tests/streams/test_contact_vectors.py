@@ -1,6 +1,7 @@
 """Vectors of contacts: those of a dense decomposition, of earlier events alone, the same however the log is cut."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
@@ -131,8 +132,9 @@ def test_an_event_is_not_read_by_the_vectors_of_its_own_row_but_by_later_ones(wo
     before, same = tables(log, 520, changed_at + 1), tables(changed, 520, changed_at + 1)
     assert [table.tobytes() for table in before] == [table.tobytes() for table in same]
     assert np.isfinite(before[0][:, VECTORS]).any()
-    row_RF, changed_RF = (np.concatenate(tables(events, 610, 700)[::2]) for events in (log, changed))
-    assert not np.array_equal(row_RF[:, VECTORS][:500], changed_RF[:, VECTORS][:500], equal_nan=True)
+    for num_events, is_read in (changed_at + 1, False), (changed_at + 2, True):  # the newest event waits
+        one, other = (observed(events.head(num_events), settings).to_arrays() for events in (log, changed))
+        assert np.array_equal(one["vectors.target"], other["vectors.target"]) != is_read
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -182,13 +184,42 @@ def test_a_state_that_keeps_its_vectors_makes_no_others():
     log = log_of("directed")
     state = observed(log.head(650), settings_of(log, "directed"))
     vectors = state.to_arrays()["vectors.target"]
-    state.makes_vectors = False
-    state.observe(part_of(log, 650, 890))
+    state.keep_vectors()
+    state.observe(part_of(log, 650, len(log)))
     assert np.array_equal(state.to_arrays()["vectors.target"], vectors)
-    state.makes_vectors = True
-    state.observe(part_of(log, 890, 900))
-    assert np.array_equal(state.to_arrays()["vectors.target"], vectors), "no refresh lies between"
     assert not np.array_equal(observed(log, state.settings).to_arrays()["vectors.target"], vectors)
+
+
+def test_vectors_that_are_kept_are_those_of_the_newest_events_too():
+    log = log_of("directed").head(650)
+    log = replace(log, time_E=np.minimum(log.time_E, log.time_E[550]))  # events 550 to 649 wait, a refresh among them
+    settings, at = settings_of(log, "directed"), int(log.time_E[-1]) + 1
+    kept, batch, targets = observed(log, settings), observed(log, settings), np.arange(log.num_targets)
+    kept.keep_vectors()
+    for source in range(5):
+        found, expected = (state.features(source, targets, at=at)[:, VECTORS] for state in (kept, batch))
+        np.testing.assert_array_equal(found, expected)
+        assert np.isfinite(expected).any()
+    early = observed(log.head(550), settings).to_arrays()["vectors.target"]
+    assert not np.array_equal(kept.to_arrays()["vectors.target"], early)
+    none = EventState(0, 0, settings)
+    none.keep_vectors()
+    none.observe(log)
+    assert not none.to_arrays()["vectors.target"].any()
+
+
+def test_settings_of_before_there_were_vectors_have_none():
+    settings = StateSettings(two_sides=False, seconds=60.0, half_lives=(1.0, 2.0, 3.0, 4.0))
+    record = json.loads(json.dumps(asdict(settings)))
+    assert StateSettings.from_record(record) == settings
+    earlier = {name: value for name, value in record.items() if name not in ("rank", "max_near")}
+    assert StateSettings.from_record(earlier) == replace(settings, rank=0, max_near=0)
+
+
+@pytest.mark.parametrize("rank", [-1, 65])
+def test_a_rank_that_no_decomposition_has_is_refused(rank: int):
+    with pytest.raises(ValueError, match=f"expected vectors of a rank from 0 .none. to 64, got {rank}"):
+        StateSettings(two_sides=True, seconds=1.0, rank=rank)
 
 
 def test_the_numbers_of_events_of_refreshes_grow_by_a_fifth():

@@ -1,6 +1,7 @@
 """Compiled walks of two and three steps between pairs: plain ones, and plain and weighted ones in one pass.
 
 N nodes    N1 = N + 1    M slots of both directions    E edges    P pairs, sorted by their first end
+X nodes at which walks are read
 """
 
 import numpy as np
@@ -38,7 +39,7 @@ def path_sums(indptr_N1, neighbor_M, degree_N, weight_N, first_P, second_P):
                     sums_3P[0, pair] += 1
                     sums_3P[1, pair] += weight_N[middle]
                 sums_3P[2, pair] += walk_N[middle] / degree_N[middle]
-        _clear(indptr_N1, neighbor_M, node, num_walks, read_N[: max(num_read, 0)], walk_N)
+        _clear(indptr_N1, neighbor_M, node, num_walks, read_N, num_read, walk_N)
         _unmark_neighbors(indptr_N1, neighbor_M, node, is_neighbor_N)
     return sums_3P
 
@@ -114,11 +115,11 @@ def _spread(indptr_N1, neighbor_M, degree_N, node, walk_N):
 
 
 @njit(nogil=True, cache=True)
-def _clear(indptr_N1, neighbor_M, node, num_walks, read_X, walk_N):
-    """Forget the walks of a node: those at the nodes where they were read, or all of them."""
-    if len(read_X):
-        for read in read_X:
-            walk_N[read] = 0
+def _clear(indptr_N1, neighbor_M, node, num_walks, read_N, num_read, walk_N):
+    """Forget the walks of a node: those at the nodes where they were read, or, where `num_read` is -1, all of them."""
+    if num_read >= 0:
+        for index in range(num_read):
+            walk_N[read_N[index]] = 0
     elif num_walks > len(walk_N):
         walk_N[:] = 0
     else:
@@ -181,7 +182,7 @@ def weighted_path_sums(indptr_N1, neighbor_M, edge_M, value_M, degree_N, weight_
                     sums_P5[pair, 3] += value_N[middle] * value_M[slot]
                 sums_P5[pair, 2] += walk_N2[middle, 0] / degree_N[middle]
                 sums_P5[pair, 4] += walk_N2[middle, 1] * value_M[slot]
-        _clear(indptr_N1, neighbor_M, node, num_walks, read_N[: max(num_read, 0)], walk_N2)
+        _clear(indptr_N1, neighbor_M, node, num_walks, read_N, num_read, walk_N2)
         _unmark_neighbors(indptr_N1, neighbor_M, node, is_neighbor_N)
     return edge_P, sums_P5
 
