@@ -190,18 +190,18 @@ def test_a_state_that_keeps_its_vectors_makes_no_others():
     assert not np.array_equal(observed(log, state.settings).to_arrays()["vectors.target"], vectors)
 
 
-def test_vectors_that_are_kept_are_those_of_the_newest_events_too():
+def test_vectors_that_stay_are_those_of_the_newest_events_too():
     log = log_of("directed").head(650)
     log = replace(log, time_E=np.minimum(log.time_E, log.time_E[550]))  # events 550 to 649 wait, a refresh among them
     settings, at = settings_of(log, "directed"), int(log.time_E[-1]) + 1
-    kept, batch, targets = observed(log, settings), observed(log, settings), np.arange(log.num_targets)
-    kept.keep_vectors()
+    still, batch, targets = observed(log, settings), observed(log, settings), np.arange(log.num_targets)
+    still.keep_vectors()
     for source in range(5):
-        found, expected = (state.features(source, targets, at=at)[:, VECTORS] for state in (kept, batch))
+        found, expected = (state.features(source, targets, at=at)[:, VECTORS] for state in (still, batch))
         np.testing.assert_array_equal(found, expected)
         assert np.isfinite(expected).any()
     early = observed(log.head(550), settings).to_arrays()["vectors.target"]
-    assert not np.array_equal(kept.to_arrays()["vectors.target"], early)
+    assert not np.array_equal(still.to_arrays()["vectors.target"], early)
     none = EventState(0, 0, settings)
     none.keep_vectors()
     none.observe(log)
