@@ -302,8 +302,13 @@ def _source_vectors(vectors, source, joined_J):
 
 
 @njit
+def _is_set(vector_W):
+    return np.count_nonzero(vector_W) > 0  # a comparison of the array would make another one, for each row
+
+
+@njit
 def _has_vector(target_DW, target):
-    return target < len(target_DW) and np.any(target_DW[target] != 0)
+    return target < len(target_DW) and _is_set(target_DW[target])
 
 
 @njit
@@ -311,9 +316,9 @@ def _fill_vectors(row_F, query, target_DW, target):
     # cosine with the source | with the mean of the newest partners | the greatest one with one of these
     if not _has_vector(target_DW, target):
         return
-    if np.any(query.vector_W != 0):
+    if _is_set(query.vector_W):
         row_F[0] = _product(query.vector_W, target_DW[target])
-    if np.any(query.mean_W != 0):
+    if _is_set(query.mean_W):
         row_F[1] = _product(query.mean_W, target_DW[target])
     for partner in query.joined_J:
         if _has_vector(target_DW, partner):
@@ -454,7 +459,7 @@ def _add_popular(search, popular):
 @njit
 def _add_near(search, target_DW, wanted_W, num_near):
     # The targets with the greatest products, the greatest first; equal ones in the order of their numbers.
-    if len(target_DW) > MAX_NEAR_TARGETS or num_near == 0 or not np.any(wanted_W != 0):
+    if len(target_DW) > MAX_NEAR_TARGETS or num_near == 0 or not _is_set(wanted_W):
         return
     product_M, target_M = np.empty(num_near, dtype=np.float32), np.empty(num_near, dtype=np.int64)
     size = 0
