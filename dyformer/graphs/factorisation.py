@@ -42,7 +42,7 @@ class Factors:
     but products and cosines of a left row and a right row do not depend on them. A row shorter than SHORTEST of the
     longest one is 0: it holds rounding errors, of which cosines would be noise. So is a number below SMALLEST of it:
     the errors of an iteration differ from run to run, and trees would split the products of nodes that no path joins.
-    Where singular values at the RANK-th one are equal, parts of earlier nodes come first, and inside a part any basis
+    Where singular values equal the K-th one, parts of earlier nodes come first, and inside a part any basis
     of their vectors is as good.
     """
 

@@ -70,8 +70,8 @@ def _unmark_neighbors(indptr_N1, neighbor_M, node, is_neighbor_N):
 def _read_by(indptr_N1, neighbor_M, second_P, num_walks, is_read_N, read_N):
     """List the nodes at which the walks of a first end are read, the neighbours of its second ends; give their number.
 
-    It is -1 where it takes less time to make all walks. A walk that is made is added somewhere in memory; where the
-    sums at some nodes alone are wanted, the neighbours of these are read in order, which takes a fraction of the time.
+    It is -1 where it takes less time to make all walks of the first end: `_spread` adds each of them elsewhere in
+    memory, `_pull` reads the neighbours of the listed nodes one after the other, which takes a fraction of the time.
     """
     num_slots = 0
     for second in second_P:
