@@ -115,6 +115,7 @@ class LiveRanking:
         self.ids = ids
         self._state = state
         self._lock = threading.Lock()  # a query reads what an event changes, and makes waiting events count
+        self._num_sources = self._num_targets = 0  # that the state has room for
         self._make_room()
 
     @property
@@ -137,6 +138,10 @@ class LiveRanking:
         """Let later events leave the vectors as they are: no event and no query then waits for a decomposition."""
         with self._lock:
             self._state.keep_vectors()
+
+    def grow_ahead(self) -> None:
+        """Make room for later events in a thread beside requests, which then need not wait for it; call it often."""
+        self._state.grow_ahead(self._lock)
 
     def observe(self, events: NamedEvents) -> None:
         """Take events that follow those so far, of known nodes and new ones. Raises ValueError for older ones."""
@@ -233,5 +238,9 @@ class LiveRanking:
         return self.ids.source_numbers.get(source, len(self.ids.sources))
 
     def _make_room(self) -> None:
-        # One node more than there are, which stands for every source and target that is not known yet.
-        self._state.grow(len(self.ids.sources) + 1, len(self.ids.targets) + 1)
+        # One node more than there are, which stands for every source and target that is not known yet. Each growth
+        # copies the records of all nodes, so that there is room for many more.
+        num_sources, num_targets = len(self.ids.sources) + 1, len(self.ids.targets) + 1
+        if num_sources > self._num_sources or num_targets > self._num_targets:
+            self._num_sources, self._num_targets = num_sources + num_sources // 8, num_targets + num_targets // 8
+            self._state.grow(self._num_sources, self._num_targets)

@@ -61,6 +61,7 @@ With `directed=False` (one side alone) each event counts as one of both ends.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -71,7 +72,16 @@ from dyformer.graphs.factorisation import DENSE_NODES
 from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh, no_vectors
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.kernels.rows import Limits, Scratch, collect_rows, pair_rows
-from dyformer.streams.kernels.tables import SLOT, PairTable, grown, table_of, with_room
+from dyformer.streams.kernels.tables import (
+    SLOT,
+    PairTable,
+    caught_up,
+    copied,
+    grown,
+    is_nearly_full,
+    table_of,
+    with_room,
+)
 from dyformer.streams.kernels.updates import (
     NEVER,
     NUM_LISTS,
@@ -400,11 +410,11 @@ class EventState:
     goes on, and a query at their time does not read them.
 
     Memory: a contact, a move, an own move and a shared pair take a slot of 64 bytes each, with 8 to 24 bytes of hash
-    buckets; while a table grows, up to half of its slots are free. A new contact makes at most 32 shared pairs, an
-    event at most one move and one own move, and none where the target stays the same. A source takes 152 bytes and a
-    target 168. Undirected logs count each event twice. Directed logs with one side have two more slots for each
-    unordered pair with an event. A vector takes 4 x `rank` bytes a source and a target, and
-    twice as many in directed logs with one side. `benchmarks/event_state.py` measures it.
+    buckets; while a table grows, up to half of its slots are free, or five eighths of one that grows ahead. A new
+    contact makes at most 32 shared pairs, an event at most one move and one own move, and none where the target stays
+    the same. A source takes 152 bytes and a target 168. Undirected logs count each event twice. Directed logs with one
+    side have two more slots for each unordered pair with an event. A vector takes 4 x `rank` bytes a source and a
+    target, and twice as many in directed logs with one side. `benchmarks/event_state.py` measures it.
     """
 
     def __init__(self, num_sources: int, num_targets: int, settings: StateSettings) -> None:
@@ -449,6 +459,23 @@ class EventState:
     def grow(self, num_sources: int, num_targets: int) -> None:
         """Make room for at least these numbers of nodes, so that those without an event can be queried, too."""
         self._state = with_nodes(self._state, num_sources, num_targets)
+
+    def grow_ahead(self, lock: AbstractContextManager) -> None:
+        """Grow the tables that are nearly full, while others query the state and let it observe events.
+
+        `lock` is what they hold meanwhile; it is held here for one copy of a table's slots at most, and neither for the
+        allocation nor for the buckets, which take ten times as long. The state is the same as without.
+        """
+        for name in TABLES:
+            with lock:
+                before = copied(getattr(self._state, name))
+            if not is_nearly_full(before):
+                continue
+            larger = with_room(before, len(before.slot_S))
+            with lock:
+                table = getattr(self._state, name)
+                if table.slot_S is before.slot_S:
+                    self._state = self._state._replace(**{name: caught_up(larger, table)})
 
     def num_events_of(self, source: int, *, at: int) -> int:
         """Count the events of a source before a time, with those at it where they make partners.

@@ -213,6 +213,7 @@ class LiveService:
             try:
                 if self._is_behind():
                     self._refresh()
+                self.ranking.grow_ahead()
                 self._start_fit()
                 self.problem = None
             except Exception as error:  # noqa: BLE001, because without this thread the server would stand still unseen
@@ -276,6 +277,7 @@ class LiveService:
             opened = replace(opened, ranking=_from_the_beginning(self.layout, opened, events))
         else:
             opened.ranking.observe(named_events(events))
+        opened.ranking.grow_ahead()
         times = history(self.layout, self.dataset, opened.version)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
         opened.ranking.scores("", [""])

@@ -106,6 +106,18 @@ def test_a_source_without_a_past_is_ranked_and_then_known(two_sides):
     assert ranking.past("nobody", 5) == []
 
 
+def test_new_nodes_find_room_that_is_seldom_made(monkeypatch):
+    ranking, rooms = live(True, 1_000), []
+    grow = ranking._state.grow
+    monkeypatch.setattr(ranking._state, "grow", lambda *room: (rooms.append(room), grow(*room)))
+    for number in range(100):
+        name = f"new-{number}"
+        ranking.observe(NamedEvents(sources=[name], targets=[name], times=[ranking.now], weights=[1.0]))
+        assert ranking.rank(name).num_events == 1
+    assert 1 <= len(rooms) <= 15  # each has an eighth more than the one before
+    assert rooms[-1] >= (len(ranking.ids.sources) + 1, len(ranking.ids.targets) + 1)
+
+
 def test_who_got_a_message_has_its_sender_as_a_partner():
     ranking = live(False, 1_000)
     ranking.observe(NamedEvents(sources=["someone"], targets=["reader"], times=[ranking.now], weights=[1.0]))

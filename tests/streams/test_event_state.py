@@ -9,6 +9,7 @@ from slow_events import SlowEvents, partners_of, random_log, rows_of, strict_que
 
 from dyformer.streams.event_log import EventLog, EventQueries, event_log_of
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings, candidate_rows, names
+from dyformer.streams.kernels import tables
 from dyformer.streams.kernels.rows import collect_rows, pair_rows
 from dyformer.streams.kernels.updates import absorb_events
 
@@ -223,6 +224,55 @@ def test_a_state_that_goes_on_has_the_bytes_of_one_pass(world: str) -> None:
     for arrays in (observed(log, settings, 1, 100, 399).to_arrays(), stored.to_arrays()):
         assert arrays.keys() == whole.keys()
         assert all(arrays[name].tobytes() == whole[name].tobytes() for name in whole)
+
+
+class ObservedInBetween:
+    """A lock: when it is taken for the second time and the fourth, a state has observed one more part of a log."""
+
+    def __init__(self, state: EventState, *parts: EventLog) -> None:
+        self.state, self.parts, self.num_taken = state, list(parts), 0
+
+    def __enter__(self) -> None:
+        self.num_taken += 1
+        if self.num_taken % 2 == 0 and self.parts:
+            self.state.observe(self.parts.pop(0))
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("end", [150, 399])  # up to it is observed during the growth: little, or more than there is room
+def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_sides, directed = WORLDS[world]
+    log = random_log(7, two_sides=two_sides)
+    settings = settings_of(log, directed=directed)
+    whole = observed(log, settings)
+    state = EventState.from_arrays(observed(log.head(133), settings).to_arrays(), settings)  # its tables are full
+    capacity = state.allocated_bytes()
+    monkeypatch.setattr(tables, "MANY_SLOTS", 1)
+    lock = ObservedInBetween(state, part_of(log, 133, 140), part_of(log, 140, end))
+    state.grow_ahead(lock)
+    assert not lock.parts
+    assert all(state.allocated_bytes()[name] > capacity[name] for name in ("contacts", "moves", "own_moves", "shared"))
+    state.observe(part_of(log, end, len(log)))
+    assert all(state.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.to_arrays().items())
+    at = int(log.time_E[-1]) + 1
+    for source in range(log.num_sources):
+        assert state.candidates(source, at=at).row_RF.tobytes() == whole.candidates(source, at=at).row_RF.tobytes()
+
+
+def test_a_table_grows_ahead_when_less_than_a_quarter_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MANY_SLOTS", 8)
+    table = tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(1, -1, dtype=np.int32)), 8)
+    rate_H = np.zeros(4)
+    for column in range(6):
+        tables.touch(table, 0, column, column, rate_H)
+        assert not tables.is_nearly_full(table)
+    tables.touch(table, 0, 6, 6, rate_H)
+    assert tables.is_nearly_full(table)
+    monkeypatch.setattr(tables, "MANY_SLOTS", 9)
+    assert not tables.is_nearly_full(table)
 
 
 @pytest.mark.parametrize("two_sides", [True, False])

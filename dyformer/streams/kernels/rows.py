@@ -55,7 +55,8 @@ class Query(NamedTuple):
     leaving_H: NDArray[np.float64]  # decayed moves from the last partner
     met_H: NDArray[np.float64]  # decayed events of the source in either role
     vector_W: NDArray[np.float32]  # of the source, or of the length 0
-    mean_W: NDArray[np.float32]  # mean of the vectors of the newest partners, brought to the length 1, or 0
+    partner_JW: NDArray[np.float32]  # of those of the newest partners that have one
+    mean_W: NDArray[np.float32]  # mean of these, brought to the length 1, or 0
     rate_H: NDArray[np.float64]
 
 
@@ -288,27 +289,34 @@ def _product(first_W, second_W):
 
 
 @njit
-def _source_vectors(vectors, source, joined_J):
-    source_NW, target_DW = vectors
-    vector_W = np.zeros(source_NW.shape[1], dtype=np.float32)
-    mean_W = np.zeros(target_DW.shape[1], dtype=np.float32)
-    if source < len(source_NW):
-        vector_W += source_NW[source]
-    for target in joined_J:
-        if target < len(target_DW):
-            mean_W += target_DW[target]
-    length = math.sqrt(_product(mean_W, mean_W))
-    return vector_W, mean_W / np.float32(length) if length > 0 else mean_W
-
-
-@njit
 def _is_set(vector_W):
-    return np.count_nonzero(vector_W) > 0  # a comparison of the array would make another one, for each row
+    for value in vector_W:  # three times as fast as numpy's functions, for so few
+        if value != 0:
+            return True
+    return False
 
 
 @njit
 def _has_vector(target_DW, target):
     return target < len(target_DW) and _is_set(target_DW[target])
+
+
+@njit
+def _source_vectors(vectors, source, joined_J):
+    source_NW, target_DW = vectors
+    vector_W = np.zeros(source_NW.shape[1], dtype=np.float32)
+    mean_W = np.zeros(target_DW.shape[1], dtype=np.float32)
+    partner_JW = np.empty((len(joined_J), target_DW.shape[1]), dtype=np.float32)
+    num_partners = 0
+    if source < len(source_NW):
+        vector_W += source_NW[source]
+    for target in joined_J:
+        if _has_vector(target_DW, target):
+            partner_JW[num_partners] = target_DW[target]
+            mean_W += target_DW[target]
+            num_partners += 1
+    length = math.sqrt(_product(mean_W, mean_W))
+    return vector_W, partner_JW[:num_partners], mean_W / np.float32(length) if length > 0 else mean_W
 
 
 @njit
@@ -320,10 +328,9 @@ def _fill_vectors(row_F, query, target_DW, target):
         row_F[0] = _product(query.vector_W, target_DW[target])
     if _is_set(query.mean_W):
         row_F[1] = _product(query.mean_W, target_DW[target])
-    for partner in query.joined_J:
-        if _has_vector(target_DW, partner):
-            cosine = _product(target_DW[partner], target_DW[target])
-            row_F[2] = cosine if math.isnan(row_F[2]) else max(row_F[2], cosine)
+    for position in range(len(query.partner_JW)):
+        cosine = _product(query.partner_JW[position], target_DW[target])
+        row_F[2] = cosine if position == 0 else max(row_F[2], cosine)
 
 
 @njit

@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 NUM_HALF_LIVES = 4
+MANY_SLOTS = 1 << 15  # whose growth takes some milliseconds
 
 SLOT = np.dtype(
     [
@@ -75,10 +76,9 @@ def _enter(table, slot):
 
 
 @njit(nogil=True, cache=True)
-def fill_buckets(table):
-    """Enter all used slots into empty buckets."""
-    table.bucket_B[:] = -1
-    for slot in range(table.num_used_1[0]):
+def enter_slots(table, first):
+    """Enter the used slots from `first` on into the buckets."""
+    for slot in range(first, table.num_used_1[0]):
         _enter(table, slot)
 
 
@@ -165,24 +165,42 @@ def with_room(table: PairTable, num_more: int) -> PairTable:
     num_slots = max(needed, 2 * len(table.slot_S))
     if num_slots >= np.iinfo(np.int32).max:
         raise ValueError(f"a table of pairs has fewer than {np.iinfo(np.int32).max} slots, got {num_slots}")
-    larger = table._replace(
-        bucket_B=np.empty(_num_buckets(num_slots), dtype=np.int32), slot_S=grown(table.slot_S, num_slots)
-    )
-    fill_buckets(larger)
+    larger = table._replace(bucket_B=_empty_buckets(num_slots), slot_S=grown(table.slot_S, num_slots))
+    enter_slots(larger, 0)
     return larger
 
 
-def _num_buckets(num_slots: int) -> int:
-    return 1 << int(2 * num_slots + 1).bit_length()
+def is_nearly_full(table: PairTable) -> bool:
+    """Whether a table has many slots, of which less than a quarter are free: its growth takes long and is near."""
+    return len(table.slot_S) >= MANY_SLOTS and 4 * int(table.num_used_1[0]) > 3 * len(table.slot_S)
+
+
+def copied(table: PairTable) -> PairTable:
+    """Give the table with a number of used slots of its own: what is appended to the other is not in it."""
+    return table._replace(num_used_1=table.num_used_1.copy())
+
+
+def caught_up(larger: PairTable, table: PairTable) -> PairTable:
+    """Give the table with the room of one that was made of it some updates ago, whose arrays are written to."""
+    num_before, num_used = int(larger.num_used_1[0]), int(table.num_used_1[0])
+    # As numbers, because numpy copies records field by field, which takes more than twice as long.
+    larger.slot_S[:num_used].view(np.int64)[:] = table.slot_S[:num_used].view(np.int64)
+    table = table._replace(bucket_B=larger.bucket_B, slot_S=larger.slot_S)
+    enter_slots(table, num_before)
+    return table
+
+
+def _empty_buckets(num_slots: int) -> NDArray[np.int32]:
+    return np.full(1 << int(2 * num_slots + 1).bit_length(), -1, dtype=np.int32)
 
 
 def table_of(slot_S: NDArray[np.void], newest_R: NDArray[np.int32]) -> PairTable:
     """Make the table with these slots, all of them used."""
     table = PairTable(
         num_used_1=np.array([len(slot_S)], dtype=np.int64),
-        bucket_B=np.empty(_num_buckets(len(slot_S)), dtype=np.int32),
+        bucket_B=_empty_buckets(len(slot_S)),
         slot_S=slot_S,
         newest_R=newest_R,
     )
-    fill_buckets(table)
+    enter_slots(table, 0)
     return table
