@@ -7,6 +7,7 @@ import pytest
 from event_logs import log_of
 from slow_events import SlowEvents, partners_of, random_log, rows_of, strict_queries
 
+from dyformer.streams import event_state
 from dyformer.streams.event_log import EventLog, EventQueries, event_log_of
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings, candidate_rows, names
 from dyformer.streams.kernels import tables
@@ -227,34 +228,37 @@ def test_a_state_that_goes_on_has_the_bytes_of_one_pass(world: str) -> None:
 
 
 class ObservedInBetween:
-    """A lock: when it is taken for the second time and the fourth, a state has observed one more part of a log."""
+    """A lock: before it is taken for the second time, a state observes one more part of a log."""
 
-    def __init__(self, state: EventState, *parts: EventLog) -> None:
-        self.state, self.parts, self.num_taken = state, list(parts), 0
+    def __init__(self, state: EventState, part: EventLog) -> None:
+        self.state, self.part, self.num_taken = state, part, 0
+        self.allocated: dict[str, int] = {}  # after it
 
     def __enter__(self) -> None:
         self.num_taken += 1
-        if self.num_taken % 2 == 0 and self.parts:
-            self.state.observe(self.parts.pop(0))
+        if self.num_taken == 2:
+            self.state.observe(self.part)
+            self.allocated = self.state.allocated_bytes()
 
     def __exit__(self, *error: object) -> None:
         pass
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("end", [150, 399])  # up to it is observed during the growth: little, or more than there is room
+@pytest.mark.parametrize("end", [160, 399])  # up to it is observed during the growth: for less has a table room, or not
 def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
     two_sides, directed = WORLDS[world]
     log = random_log(7, two_sides=two_sides)
     settings = settings_of(log, directed=directed)
-    whole = observed(log, settings)
-    state = EventState.from_arrays(observed(log.head(133), settings).to_arrays(), settings)  # its tables are full
-    capacity = state.allocated_bytes()
-    monkeypatch.setattr(tables, "MANY_SLOTS", 1)
-    lock = ObservedInBetween(state, part_of(log, 133, 140), part_of(log, 140, end))
+    whole, state = observed(log, settings), observed(log.head(133), settings)
+    before = state.allocated_bytes()
+    monkeypatch.setattr(event_state, "is_nearly_full", lambda table: len(table.slot_S) > 0)
+    lock = ObservedInBetween(state, part_of(log, 133, end))
     state.grow_ahead(lock)
-    assert not lock.parts
-    assert all(state.allocated_bytes()[name] > capacity[name] for name in ("contacts", "moves", "own_moves", "shared"))
+    after = state.allocated_bytes()
+    assert (lock.allocated["contacts"] == before["contacts"]) == (end == 160)
+    assert all(after[name] > before[name] for name in ("contacts", "moves", "own_moves", "shared"))
+    assert all(after[name] >= size for name, size in lock.allocated.items())
     state.observe(part_of(log, end, len(log)))
     assert all(state.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.to_arrays().items())
     at = int(log.time_E[-1]) + 1
