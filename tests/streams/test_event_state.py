@@ -250,20 +250,22 @@ def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, m
     two_sides, directed = WORLDS[world]
     log = random_log(7, two_sides=two_sides)
     settings = settings_of(log, directed=directed)
+    end = int(np.searchsorted(log.time_E, log.time_E[end]))  # of a time
     whole, state = observed(log, settings), observed(log.head(133), settings)
     before = state.allocated_bytes()
     monkeypatch.setattr(event_state, "is_nearly_full", lambda table: len(table.slot_S) > 0)
     lock = ObservedInBetween(state, part_of(log, 133, end))
     state.grow_ahead(lock)
     after = state.allocated_bytes()
-    assert (lock.allocated["contacts"] == before["contacts"]) == (end == 160)
+    assert (lock.allocated["contacts"] == before["contacts"]) == (end < 200)
     assert all(after[name] > before[name] for name in ("contacts", "moves", "own_moves", "shared"))
     assert all(after[name] >= size for name, size in lock.allocated.items())
+    targets = np.arange(log.num_targets)
+    until, at = observed(log.head(end), settings), int(log.time_E[end - 1]) + 1
+    for source in range(log.num_sources):  # before they grow again
+        assert state.features(source, targets, at=at).tobytes() == until.features(source, targets, at=at).tobytes()
     state.observe(part_of(log, end, len(log)))
     assert all(state.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.to_arrays().items())
-    at = int(log.time_E[-1]) + 1
-    for source in range(log.num_sources):
-        assert state.candidates(source, at=at).row_RF.tobytes() == whole.candidates(source, at=at).row_RF.tobytes()
 
 
 def test_a_table_grows_ahead_when_less_than_a_quarter_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
