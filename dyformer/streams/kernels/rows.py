@@ -290,10 +290,7 @@ def _product(first_W, second_W):
 
 @njit
 def _is_set(vector_W):
-    for value in vector_W:  # three times as fast as numpy's functions, for so few
-        if value != 0:
-            return True
-    return False
+    return _product(vector_W, vector_W) > 0  # numpy's functions take longer, for so few values
 
 
 @njit
