@@ -1,6 +1,7 @@
 """Scores and labels of pairs -> AUC, average precision, also of resampled nodes; ranks of true targets; calibration.
 
 P scored pairs    B resamples, or bins    S nodes of the pairs    Q queries    C candidates of a query
+R resamples that are computed together
 
 Scikit-learn's functions give the same values (to 1e-15), but take 10 to 20 times as long on 2,000 pairs.
 """
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 HITS = (1, 10, 50)
 NUM_BINS = 15
+TOGETHER = 64  # the weights of a node in so many resamples are one line of the CPU's cache
 
 
 def auc(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> float:
@@ -62,30 +64,48 @@ def weighted_metrics(weight_BS, source_P, target_P, positive_P, is_last_P):
     The ends are positions in `weight_BS`; `is_last_P` marks the last pair of each group of tied scores. A resample
     without pairs of both kinds gives NaN. Scikit-learn's functions with `sample_weight` sort the scores at every call.
     """
-    num_resamples = len(weight_BS)
+    num_resamples, num_nodes = weight_BS.shape
     auc_B, precision_B = np.full(num_resamples, np.nan), np.full(num_resamples, np.nan)
-    for resample in range(num_resamples):
-        weight_S = weight_BS[resample]
-        positives, negatives, above, precision = 0.0, 0.0, 0.0, 0.0
-        group_positives, group_negatives = 0.0, 0.0
-        for pair in range(len(source_P)):
-            weight = float(weight_S[source_P[pair]]) * float(weight_S[target_P[pair]])
-            if positive_P[pair]:
-                group_positives += weight
-            else:
-                group_negatives += weight
-            if is_last_P[pair]:
-                # Positive pairs with a higher score count whole, those with an equal score half.
-                above += group_negatives * (positives + group_positives / 2)
-                positives += group_positives
-                negatives += group_negatives
-                if group_positives > 0.0:
-                    precision += group_positives * positives / (positives + negatives)
-                group_positives, group_negatives = 0.0, 0.0
-        if positives > 0.0 and negatives > 0.0:
-            auc_B[resample] = above / (positives * negatives)
-            precision_B[resample] = precision / positives
+    for first in range(0, num_resamples, TOGETHER):
+        end = min(first + TOGETHER, num_resamples)
+        weight_SR = np.zeros((num_nodes, TOGETHER), weight_BS.dtype)
+        weight_SR[:, : end - first] = weight_BS[first:end].T
+        auc_R, precision_R = _metrics_together(weight_SR, source_P, target_P, positive_P, is_last_P)
+        auc_B[first:end], precision_B[first:end] = auc_R[: end - first], precision_R[: end - first]
     return auc_B, precision_B
+
+
+@njit(nogil=True, cache=True)
+def _metrics_together(weight_SR, source_P, target_P, positive_P, is_last_P):
+    """Give the same of R resamples, each number by the same sums as in a loop over the pairs of one resample."""
+    above_R, precision_R = np.zeros(TOGETHER), np.zeros(TOGETHER)
+    positives_R, negatives_R = np.zeros(TOGETHER), np.zeros(TOGETHER)
+    group_positives_R, group_negatives_R = np.zeros(TOGETHER), np.zeros(TOGETHER)
+    has_positive = False  # the group of tied scores
+    for pair in range(len(source_P)):
+        has_positive |= positive_P[pair]
+        group_R = group_positives_R if positive_P[pair] else group_negatives_R
+        source_R, target_R = weight_SR[source_P[pair]], weight_SR[target_P[pair]]
+        for own in range(TOGETHER):
+            group_R[own] += float(source_R[own]) * float(target_R[own])
+        if not is_last_P[pair]:
+            continue
+        for own in range(TOGETHER):
+            # Positive pairs with a higher score count whole, those with an equal score half.
+            above_R[own] += group_negatives_R[own] * (positives_R[own] + group_positives_R[own] / 2)
+            negatives_R[own] += group_negatives_R[own]
+            group_negatives_R[own] = 0.0
+        if has_positive:
+            for own in range(TOGETHER):
+                positives_R[own] += group_positives_R[own]
+                if group_positives_R[own] > 0.0:
+                    both = positives_R[own] + negatives_R[own]
+                    precision_R[own] += group_positives_R[own] * positives_R[own] / both
+                group_positives_R[own] = 0.0
+            has_positive = False
+    has_both_R = (positives_R > 0.0) & (negatives_R > 0.0)
+    auc_R = np.where(has_both_R, above_R / np.where(has_both_R, positives_R * negatives_R, 1.0), np.nan)
+    return auc_R, np.where(has_both_R, precision_R / np.where(has_both_R, positives_R, 1.0), np.nan)
 
 
 def mean_ranks(

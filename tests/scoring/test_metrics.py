@@ -6,6 +6,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
 from dyformer.scoring.metrics import (
+    TOGETHER,
     auc,
     average_precision,
     expected_calibration_error,
@@ -13,6 +14,7 @@ from dyformer.scoring.metrics import (
     mean_ranks,
     ndcg,
     reciprocal_rank,
+    weighted_metrics,
 )
 
 ALL = np.ones((3, 7), dtype=bool)
@@ -53,6 +55,35 @@ def test_auc_and_precision_equal_their_definitions_and_scikit_learn(seed: int, n
     expected = threshold_precision(positive_P, score_P)
     assert average_precision(positive_P, score_P) == pytest.approx(expected, abs=1e-12)
     assert expected == pytest.approx(average_precision_score(positive_P, score_P), abs=1e-12)
+
+
+def metrics_of_one(weight_P: np.ndarray, positive_P: np.ndarray, is_last_P: np.ndarray) -> tuple[float, float]:
+    """Give AUC and average precision of one resample, pair by pair."""
+    positives, negatives, above, precision, group = 0.0, 0.0, 0.0, 0.0, [0.0, 0.0]
+    for weight, is_positive, is_last in zip(weight_P.tolist(), positive_P.tolist(), is_last_P.tolist(), strict=True):
+        group[is_positive] += weight
+        if is_last:
+            above += group[0] * (positives + group[1] / 2)
+            positives, negatives = positives + group[1], negatives + group[0]
+            precision += group[1] * positives / (positives + negatives) if group[1] else 0.0
+            group = [0.0, 0.0]
+    if not positives or not negatives:
+        return float("nan"), float("nan")
+    return above / (positives * negatives), precision / positives
+
+
+@pytest.mark.parametrize("num_resamples", [1, TOGETHER, 2 * TOGETHER + 3])
+def test_metrics_of_resamples_together_have_the_bytes_of_each_alone(num_resamples: int):
+    generator = np.random.default_rng(num_resamples)
+    for num_pairs in (2, 30, 3000):
+        weight_BS = generator.poisson(size=(num_resamples, 12)).astype(np.uint8)
+        source_P, target_P = generator.integers(12, size=(2, num_pairs))
+        positive_P, is_last_P = generator.random((2, num_pairs)) < [[0.2], [0.7]]
+        is_last_P[-1] = True
+        found = weighted_metrics(weight_BS, source_P, target_P, positive_P, is_last_P)
+        weight_BP = weight_BS[:, source_P].astype(float) * weight_BS[:, target_P]
+        expected = [metrics_of_one(weight_P, positive_P, is_last_P) for weight_P in weight_BP]
+        np.testing.assert_array_equal(np.column_stack(found), expected)
 
 
 def test_constant_scores_are_chance_an_oracle_is_one_and_its_reverse_zero():
