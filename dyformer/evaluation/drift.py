@@ -18,7 +18,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
-from scipy.stats import ks_2samp
 
 from dyformer.evaluation.config import DriftConfig
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
@@ -57,6 +56,8 @@ def step_values(graph: DynamicGraph) -> pl.DataFrame:
 
 def probability_shift(earlier_P: NDArray[np.floating], later_P: NDArray[np.floating]) -> float:
     """Give the largest distance of two distributions of probabilities (two-sample Kolmogorov-Smirnov), 0 to 1."""
+    from scipy.stats import ks_2samp  # late, because it takes half a second to import
+
     distance, _ = ks_2samp(earlier_P, later_P)
     return float(np.asarray(distance))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from dyformer.evaluation.config import METRIC_TITLES, PromotionConfig
 from dyformer.evaluation.costs import FORECASTER_WITHOUT, cost, has_vectors, is_simple
@@ -85,7 +85,7 @@ class _Paired:
         """
         own, other = self.means[part][first], self.means[part][second]
         difference, error = own.value - other.value, np.nanstd(own.value_B - other.value_B, ddof=1)
-        reach = float(student.ppf((1 + level) / 2, self.freedom[part]) * error)
+        reach = float(stdtrit(self.freedom[part], (1 + level) / 2) * error)
         return Difference(difference - reach, difference, difference + reach, level, own.num)
 
     def verdict(self, first: str, second: str, level: float) -> _Verdict:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import wilcoxon
 
 MIN_DIFFERENCES = 6
 
@@ -67,4 +66,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _signed_rank(difference_T: NDArray[np.float64]) -> float:
     if not difference_T.any():  # the test is not defined without a difference
         return 1.0
+    from scipy.stats import wilcoxon  # late, because it takes half a second to import
+
     return float(wilcoxon(difference_T).pvalue)  # pyright: ignore[reportAttributeAccessIssue]

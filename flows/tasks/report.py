@@ -11,7 +11,6 @@ from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.rows import METRICS_SCHEMA
-from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.verdict import Verdict, verdict
 from flows.console import drift_line, promotion_line, reliability_line
@@ -116,6 +115,8 @@ def earlier_metrics(opened: Snapshots, summary: dict[str, Any]) -> list[pl.DataF
 
 def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
     """Make the HTML page of a run from its metrics and its summary: counts, addresses and promotion."""
+    from dyformer.experiments.html_report import html_report  # late, because a run without new rows draws nothing
+
     counts, addresses = summary["counts"], summary["addresses"]
     opened = open_snapshots(addresses["snapshots"])
     texts = {

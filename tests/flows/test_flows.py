@@ -354,8 +354,10 @@ def test_the_report_and_the_drift_of_a_run_import_no_method(run: Run, store: Pat
     code = """
 import sys
 import flows.tasks.drift, flows.tasks.report as report
+assert not {"matplotlib", "scipy.stats"} & {*sys.modules}
+import dyformer.experiments.html_report as html_report
 from dyformer.experiments.settings import experiment_for
-report.html_report = lambda *values, **named: sys.modules.copy()
+html_report.html_report = lambda *values, **named: sys.modules.copy()
 loaded = report.report_page(*report.read_report(report.newest_report(sys.argv[1])))
 flows.tasks.drift.measured(sys.argv[1], experiment_for(sys.argv[1]))
 assert not {"torch", "sklearn", "dyformer.experiments.methods"} & {*loaded, *sys.modules}
