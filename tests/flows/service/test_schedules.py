@@ -42,7 +42,7 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    deploy(read_deployments(file_of_deployments()))
+    deploy(read_deployments(file_of_deployments())[:1])
     options = ("--cron", "0 3 * * *", "--timezone", "Europe/Berlin", "--log", "incoming/", "--window", "7d")
     code, printed = run("mine", *options, "--set", "model.num_layers=2", "--seed", "3", "--as-of", "now")
     assert (code, "deployment retrain/mine-schedule" in printed) == (0, True), printed
@@ -84,7 +84,7 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
 def test_a_schedule_trains_where_a_worker_has_a_gpu_if_that_is_wanted(
     run: Run, options: tuple[str, ...], expected: tuple[str, bool]
 ) -> None:
-    deploy(read_deployments(file_of_deployments()))
+    deploy(read_deployments(file_of_deployments())[:2])
     assert run("fast", "--interval", "6h", *options)[0] == 0
     with get_client(sync_client=True) as client:
         made = client.read_deployment_by_name("retrain/fast-schedule")
@@ -166,7 +166,7 @@ def test_a_clock_of_a_schedule_is_now_and_needs_times(
 
 
 def test_a_run_that_is_due_while_the_one_before_runs_is_cancelled_by_the_server(run: Run) -> None:
-    deploy(read_deployments(file_of_deployments()))
+    deploy(read_deployments(file_of_deployments())[:1])
     name = make_schedule("overtaken", schedule_of("0 3 1 * *", None), {}, {}, 0)
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name(name).id
@@ -191,7 +191,7 @@ def test_a_run_that_is_due_while_the_one_before_runs_is_cancelled_by_the_server(
 
 
 def test_each_schedule_of_a_deployment_has_a_row(run: Run) -> None:
-    deploy(read_deployments(file_of_deployments()))
+    deploy(read_deployments(file_of_deployments())[:1])
     make_schedule("twice", schedule_of("0 3 1 * *", None), {}, {}, 0)
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("retrain/twice-schedule")
