@@ -1,4 +1,5 @@
 import json
+from collections import defaultdict
 from dataclasses import replace
 from functools import cache
 
@@ -61,12 +62,17 @@ def test_targets_rank_better_than_by_the_last_contact(world: str) -> None:
     log, queries = log_of(world), strict_queries(log_of(world), 2_400)
     assert isinstance(SMALL, Ranker)
     score_QC, target_Q = scores(fitted(world), log, queries), log.target_E[2_400:]
-    last_QC = np.full_like(score_QC, -1)
-    for index in range(len(queries)):
-        rows = rows_of(log, int(queries.num_visible_Q[index]), both_ways=world == "undirected")
-        for event, (source, target, _, _) in enumerate(rows):
-            if source == queries.source_Q[index]:
-                last_QC[index, target] = event
+    last_QC, last, num_read = np.full_like(score_QC, -1), defaultdict(dict), 0
+    rows = rows_of(log, len(log), both_ways=False)
+    for index, num_visible in enumerate(queries.num_visible_Q.tolist()):
+        for event in range(num_read, num_visible):
+            source, target, _, _ = rows[event]
+            last[source][target] = event
+            if world == "undirected":
+                last[target][source] = event
+        num_read = num_visible
+        for target, event in last[int(queries.source_Q[index])].items():
+            last_QC[index, target] = event
 
     def reciprocal_rank(table_QC: np.ndarray) -> float:
         chosen_Q = table_QC[np.arange(len(queries)), target_Q]
