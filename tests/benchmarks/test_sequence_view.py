@@ -1,9 +1,11 @@
 """The parts of benchmarks/sequence_view.py beside plain loops, and what later events may change of them: nothing."""
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from benchmark_modules import benchmark_module
 from slow_events import random_log, rows_of, strict_queries
 
 from dyformer.evaluation.event_splits import SPLITS, EventTrial, Visibility, split_events
-from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
 from dyformer.scoring.event_heads import Groups, softmax
 from dyformer.scoring.event_ranks import event_ranks
 from dyformer.streams.event_log import EventLog, EventQueries
@@ -118,18 +120,39 @@ def trial_of(log: EventLog) -> EventTrial:
     return EventTrial(log=log, splits=split_events(log), visibility=Visibility())
 
 
-@pytest.fixture
-def trial(monkeypatch: pytest.MonkeyPatch) -> EventTrial:
-    monkeypatch.setattr(view, "ITERATIONS", 12)
-    return trial_of(random_log(2, two_sides=True, num_events=1_600, num_sources=40, num_targets=120))
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A trial, its forecaster, and the groups and the nets of its training events."""
+
+    trial: EventTrial
+    counted: FittedEventForecaster
+    groups: Any
+    nets: dict[str, Any]
 
 
-def test_nets_are_trained_on_training_events_alone(trial: EventTrial) -> None:
-    counted, weights = FORECASTER.fit_events(*trial.fitting, seed=0), []
-    for own in (trial, trial_of(changed_from(trial.log, trial.splits.first_validation))):
-        groups = view.training_groups(own, counted, np.random.default_rng(0))
-        nets = view.trained_nets(own, groups, 0)
-        weights.append([value.numpy().tobytes() for net, _ in nets.values() for value in net.state_dict().values()])
+def trained_on(trial: EventTrial, counted: FittedEventForecaster) -> Trained:
+    groups = view.training_groups(trial, counted, np.random.default_rng(0))
+    nets = {method: net for method, (net, _) in view.trained_nets(trial, groups, 0).items()}
+    return Trained(trial=trial, counted=counted, groups=groups, nets=nets)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Trained]:
+    """Fit and train once for all tests, which change nothing of it."""
+    trial = trial_of(random_log(2, two_sides=True, num_events=1_600, num_sources=40, num_targets=120))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(view, "ITERATIONS", 12)
+        yield trained_on(trial, FORECASTER.fit_events(*trial.fitting, seed=0))
+
+
+def test_nets_are_trained_on_training_events_alone(trained: Trained) -> None:
+    trial = trained.trial
+    other = trained_on(trial_of(changed_from(trial.log, trial.splits.first_validation)), trained.counted)
+    weights = [
+        [value.numpy().tobytes() for net in each.nets.values() for value in net.state_dict().values()]
+        for each in (trained, other)
+    ]
+    groups = other.groups
     assert len(groups.query_G) > 100
     assert groups.is_chosen_R.sum() == len(groups.query_G)
     target_G = trial.log.target_E[groups.query_G]
@@ -138,10 +161,8 @@ def test_nets_are_trained_on_training_events_alone(trial: EventTrial) -> None:
     assert weights[0] == weights[1]
 
 
-def test_validation_is_scored_and_its_factors_are_chosen_without_test_events(trial: EventTrial) -> None:
-    counted, found = FORECASTER.fit_events(*trial.fitting, seed=0), []
-    groups = view.training_groups(trial, counted, np.random.default_rng(0))
-    nets = {method: net for method, (net, _) in view.trained_nets(trial, groups, 0).items()}
+def test_validation_is_scored_and_its_factors_are_chosen_without_test_events(trained: Trained) -> None:
+    trial, counted, nets, found = trained.trial, trained.counted, trained.nets, []
     for own in (trial, trial_of(changed_from(trial.log, trial.splits.first_test))):
         scored = view.scored(own, "validation", counted, nets)
         every_G = np.ones(len(scored.groups), dtype=np.bool_)
@@ -152,10 +173,8 @@ def test_validation_is_scored_and_its_factors_are_chosen_without_test_events(tri
     assert found[0] == found[1]
 
 
-def test_ranks_are_those_of_the_forecaster_where_no_score_counts(trial: EventTrial) -> None:
-    counted = FORECASTER.fit_events(*trial.fitting, seed=0)
-    groups = view.training_groups(trial, counted, np.random.default_rng(0))
-    nets = {method: net for method, (net, _) in view.trained_nets(trial, groups, 0).items()}
+def test_ranks_are_those_of_the_forecaster_where_no_score_counts(trained: Trained) -> None:
+    trial, counted, nets = trained.trial, trained.counted, trained.nets
     factors = dict.fromkeys(nets, (1.0, 0.0)) | {view.WITH_TOWERS: (0.5, 3.0)}
     for split in SPLITS:
         event_E, rank_EM = view.protocol_ranks(trial, split, counted, nets, factors)

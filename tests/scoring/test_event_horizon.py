@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ def settings(log: EventLog, *, directed: bool = True) -> StateSettings:
 
 def fitted(log: EventLog, *, directed: bool = True) -> FittedHorizon:
     return fit_horizon(log, settings(log, directed=directed), length=LENGTH, seed=0)
+
+
+@cache
+def fitted_whole() -> FittedHorizon:
+    """Fit the log as it is once for the tests that compare others with it."""
+    return fitted(log())
 
 
 def shuffled(log: EventLog, part: slice) -> EventLog:
@@ -70,8 +77,7 @@ def test_a_group_is_a_source_in_one_window_whatever_its_number_and_the_times(mon
 
 
 def test_the_newest_horizon_calibrates_and_fits_nothing():
-    whole = log()
-    given = fitted(whole)
+    whole, given = log(), fitted_whole()
     other = fitted(shuffled(whole, slice(start_of(whole, 1), len(whole))))
     assert json.dumps(other.pairs.record()) == json.dumps(given.pairs.record())
     assert json.dumps(other.record()) != json.dumps(given.record())
@@ -80,7 +86,7 @@ def test_the_newest_horizon_calibrates_and_fits_nothing():
 def test_the_event_forecaster_has_read_no_event_of_a_horizon():
     whole = log()
     oldest = start_of(whole, NUM_WINDOWS + 1)
-    given, other = fitted(whole).pairs, fitted(shuffled(whole, slice(oldest, len(whole)))).pairs
+    given, other = fitted_whole().pairs, fitted(shuffled(whole, slice(oldest, len(whole)))).pairs
     earlier = fitted(shuffled(whole, slice(0, oldest))).pairs
     assert given.events is not None
     assert other.events is not None
@@ -114,8 +120,7 @@ def test_as_many_pairs_come_as_the_probabilities_say(two_sides: bool, directed: 
 
 
 def test_what_was_fitted_is_read_again_from_json():
-    whole = log()
-    given = fitted(whole)
+    whole, given = log(), fitted_whole()
     again = FittedHorizon.from_record(json.loads(json.dumps(given.record())))
     state = EventState(whole.num_sources, whole.num_targets, settings(whole))
     state.observe(whole)
