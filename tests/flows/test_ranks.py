@@ -77,8 +77,9 @@ from torch import distributed
 
 from flows.tasks import ranks
 
-ranks.SECONDS_TO_MEET = 30.0
+ranks.SECONDS_TO_MEET = 5.0
 print("ready", flush=True)
+sys.stdin.readline()
 with ranks.joined(1, 2, Path(sys.argv[1])):
     received = torch.zeros(1)
     distributed.broadcast(received, 0)
@@ -245,18 +246,25 @@ def test_processes_that_run_and_do_not_come_are_named_with_who_waits_how_long_an
     assert "DYFORMER_RANKS" in str(caught.value)
 
 
-def test_after_a_meeting_that_failed_the_same_process_can_meet_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_after_a_meeting_that_failed_the_same_process_can_meet_again_and_a_message_has_longer_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     for name in (ranks.GLOO_INTERFACE, ranks.NCCL_INTERFACE):
-        monkeypatch.setenv(name, "")
-    with subprocess.Popen([sys.executable, "-c", RECEIVING, tmp_path], stdout=subprocess.PIPE, text=True) as other:
+        monkeypatch.setenv(name, "")  # is set below, and removed after the test
+    command = [sys.executable, "-c", RECEIVING, tmp_path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         (tmp_path / "alone").mkdir()
         monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 1.0)
         with pytest.raises(RuntimeError, match=r"[Tt]imeout"), ranks.joined(0, 2, tmp_path / "alone"):
             pass
-        monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 30.0)
+        monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 5.0)
+        other.stdin.write("\n")
+        other.stdin.flush()
         with ranks.joined(0, 2, tmp_path):
+            time.sleep(7)  # longer than the other process waits for a meeting
             distributed.broadcast(torch.full((1,), 7.0), 0)
             assert other.stdout.readline() == "7.0\n"
 
@@ -270,19 +278,6 @@ def test_another_error_of_the_first_process_stays_as_it_is(tmp_path: Path, monke
     monkeypatch.setattr(distributed, "init_process_group", Mock(side_effect=RuntimeError("CUDA error: out of memory")))
     with pytest.raises(RuntimeError, match="out of memory"), ranks.shared_training({}, 2):
         pass
-
-
-def test_after_the_meeting_a_message_has_longer_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in (ranks.GLOO_INTERFACE, ranks.NCCL_INTERFACE):
-        monkeypatch.setenv(name, "")  # is set below, and removed after the test
-    monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 4.0)
-    with subprocess.Popen([sys.executable, "-c", RECEIVING, tmp_path], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "ready\n"
-        with ranks.joined(0, 2, tmp_path):
-            time.sleep(6)
-            distributed.broadcast(torch.full((1,), 7.0), 0)
-            assert other.stdout.readline() == "7.0\n"
 
 
 @pytest.mark.parametrize("has_met", [False, True])
