@@ -124,7 +124,7 @@ def not_current(store: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> set[s
 
 
 def edited(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
-    """Let the source of a module have an edit at the first place of a text; the others are parsed once for all tests."""
+    """Let the source of a module have an edit at the first place of a text; others are parsed once for all tests."""
 
     def read(path: Path) -> bytes:
         source = path.read_bytes().decode()
