@@ -1,5 +1,6 @@
 """A log in the store -> its server in this process, until a signal stops it: its port, its login, its lock."""
 
+import gc
 import secrets
 import socket
 import sys
@@ -55,6 +56,8 @@ def serve_dataset(
         with ongoing(f"serve {dataset}: not ready", file=sys.stderr):
             service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons)
         sys.setswitchinterval(SECONDS_OF_A_THREAD)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: a collection that goes through it holds all requests for 60 ms and more
         listener = _listener(host, port)
         port = port_of(listener)
         login = f"{USER}:{secrets.token_urlsafe(32)}"

@@ -1,5 +1,7 @@
 """Claims about the server: the batch's numbers, events that count at once, named refusals, and nothing lost."""
 
+import gc
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -9,14 +11,17 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import uvicorn
 from live_logs import NAME, START, ingest, rows_of
 from served import served
+from waiting import wait_for
 
 from dyformer.scoring import event_horizon, heads
 from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.streams.event_log import EventQueries
 from flows.live import page, server
 from flows.live import service as live
+from flows.live.running import serve_dataset
 from flows.live.server import application
 from flows.live.service import LiveService, SentEvent
 from flows.service.guard import Guard
@@ -500,6 +505,34 @@ def test_an_unreadable_store_is_reported_and_the_old_ranking_stays(service, monk
             time.sleep(0.02)
         assert client.get("/rank/u3").status_code == 200
         assert "dyformer_store_readable 0.0" in client.get("/metrics").text
+
+
+def test_tables_grow_in_the_thread_that_follows_the_store(service, monkeypatch):
+    growing, threads = service.ranking.grow_ahead, []
+    monkeypatch.setattr(service.ranking, "grow_ahead", lambda: (threads.append(threading.current_thread()), growing()))
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.01)
+    with served(application(service), lifespan="on") as client:
+        wait_for(lambda: bool(threads))
+        assert client.get("/rank/u3").status_code == 200
+    assert threading.main_thread() not in threads
+    assert service.problem is None
+
+
+def test_a_collection_does_not_go_through_what_a_server_has_loaded(store, monkeypatch):
+    frozen = [gc.get_freeze_count()]
+
+    def run(self, sockets):
+        frozen.append(gc.get_freeze_count())
+        for listener in sockets:
+            listener.close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    interval = sys.getswitchinterval()
+    try:
+        serve_dataset(store, NAME, "127.0.0.1", 0, (), (), silent)
+    finally:
+        sys.setswitchinterval(interval)
+    assert frozen[1] > frozen[0] + 10_000
 
 
 def test_prometheus_reads_counters_and_latencies(client):
