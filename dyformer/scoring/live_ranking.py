@@ -210,9 +210,9 @@ class LiveRanking:
 
         Raises ValueError like `rank`.
         """
-        unknown = len(self.ids.targets)  # a number without events, for which there is room
-        target_P = np.array([self.ids.target_numbers.get(name, unknown) for name in targets], dtype=np.int64)
-        with self._lock:
+        with self._lock:  # new targets that come meanwhile would get the number of those that are not known
+            unknown = len(self.ids.targets)  # a number without events, for which there is room
+            target_P = np.array([self.ids.target_numbers.get(name, unknown) for name in targets], dtype=np.int64)
             at = self.now if at is None else at
             number = self._number(source)
             rows = self._state.candidates(number, at=at, target_P=target_P)

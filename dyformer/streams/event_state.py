@@ -463,19 +463,23 @@ class EventState:
     def grow_ahead(self, lock: AbstractContextManager) -> None:
         """Grow the tables that are nearly full, while others query the state and let it observe events.
 
-        `lock` is what they hold meanwhile; it is held here for one copy of a table's slots at most, and neither for the
-        allocation nor for the buckets, which take ten times as long. The state is the same as without.
+        `lock` is what they hold meanwhile; it is held here for one copy of a table's slots, but neither for the
+        allocation nor for the buckets of older slots, which take longer. The state is the same as without. Events for
+        which a table lacks room all the same make it grow when they are observed.
         """
         for name in TABLES:
-            with lock:
-                before = copied(getattr(self._state, name))
-            if not is_nearly_full(before):
-                continue
-            larger = with_room(before, len(before.slot_S))
-            with lock:
-                table = getattr(self._state, name)
-                if table.slot_S is before.slot_S:
-                    self._state = self._state._replace(**{name: caught_up(larger, table)})
+            self._grow_ahead(name, lock)  # its arrays of before are free again before the next table grows
+
+    def _grow_ahead(self, name: str, lock: AbstractContextManager) -> None:
+        with lock:
+            before = copied(getattr(self._state, name))
+        if not is_nearly_full(before):
+            return
+        larger = with_room(before, len(before.slot_S))
+        with lock:
+            table = getattr(self._state, name)
+            if table.slot_S is before.slot_S:
+                self._state = self._state._replace(**{name: caught_up(larger, table)})
 
     def num_events_of(self, source: int, *, at: int) -> int:
         """Count the events of a source before a time, with those at it where they make partners.

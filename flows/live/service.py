@@ -213,8 +213,8 @@ class LiveService:
             try:
                 if self._is_behind():
                     self._refresh()
-                self.ranking.grow_ahead()
                 self._start_fit()
+                self.ranking.grow_ahead()
                 self.problem = None
             except Exception as error:  # noqa: BLE001, because without this thread the server would stand still unseen
                 if self.problem != str(error):

@@ -354,6 +354,8 @@ def test_the_report_and_the_drift_of_a_run_import_no_method(run: Run, store: Pat
     code = """
 import sys
 import flows.tasks.drift, flows.tasks.report as report
+import flows.commands.results, flows.commands.runs, flows.console, flows.tasks.complete_windows, flows.tasks.finished
+import flows.tasks.ingest, flows.tasks.tracking.projection
 assert not {"matplotlib", "scipy.stats"} & {*sys.modules}
 import dyformer.experiments.html_report as html_report
 from dyformer.experiments.settings import experiment_for

@@ -116,6 +116,46 @@ def test_new_nodes_find_room_that_is_seldom_made(monkeypatch):
         assert ranking.rank(name).num_events == 1
     assert 1 <= len(rooms) <= 15  # each has an eighth more than the one before
     assert rooms[-1] >= (len(ranking.ids.sources) + 1, len(ranking.ids.targets) + 1)
+    for number in range(100):  # new sources alone, then new targets alone
+        ranking.observe(NamedEvents(sources=[f"s{number}"], targets=["p1"], times=[ranking.now], weights=[1.0]))
+        assert ranking.rank("nobody").num_events == 0
+    for number in range(100):
+        ranking.observe(NamedEvents(sources=["u1"], targets=[f"t{number}"], times=[ranking.now], weights=[1.0]))
+        assert ranking.scores("u1", ["nothing"]).score_P[0] == 0
+
+
+class EventsInBetween:
+    """A lock: before it is taken for the first time, a ranking observes events of many new targets."""
+
+    def __init__(self, ranking):
+        self.ranking, self.is_first = ranking, True
+
+    def __enter__(self):
+        if self.is_first:
+            self.is_first, now = False, self.ranking.now
+            names = [f"new-{number}" for number in range(300)]
+            self.ranking.observe(NamedEvents(sources=names, targets=names, times=[now] * 300, weights=[1.0] * 300))
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.mark.parametrize("two_sides", WORLDS)
+def test_scores_count_what_came_while_they_waited(two_sides):
+    ranking, targets = live(two_sides, 1_000), ["p1" if two_sides else "n1", "nothing", "new-0", "new-299"]
+    ranking._lock = EventsInBetween(ranking)
+    waited = ranking.scores("new-7", targets)
+    after = ranking.scores("new-7", targets)
+    assert waited.at == after.at
+    assert waited.score_P.tolist() == after.score_P.tolist()
+    assert waited.score_P[1] == 0 < waited.score_P[2]
+
+
+def test_tables_grow_ahead_under_the_lock_of_requests(monkeypatch):
+    ranking, locks = live(True, 1_000), []
+    monkeypatch.setattr(ranking._state, "grow_ahead", locks.append)
+    ranking.grow_ahead()
+    assert locks == [ranking._lock]
 
 
 def test_who_got_a_message_has_its_sender_as_a_partner():

@@ -233,15 +233,21 @@ class ObservedInBetween:
     def __init__(self, state: EventState, part: EventLog) -> None:
         self.state, self.part, self.num_taken = state, part, 0
         self.allocated: dict[str, int] = {}  # after it
+        self.num_made = self.num_made_before = 0  # larger tables, in all and before it
 
     def __enter__(self) -> None:
         self.num_taken += 1
         if self.num_taken == 2:
+            self.num_made_before = self.num_made
             self.state.observe(self.part)
             self.allocated = self.state.allocated_bytes()
 
     def __exit__(self, *error: object) -> None:
         pass
+
+    def with_room(self, table: tables.PairTable, num_more: int) -> tables.PairTable:
+        self.num_made += 1
+        return tables.with_room(table, num_more)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -255,8 +261,13 @@ def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, m
     before = state.allocated_bytes()
     monkeypatch.setattr(event_state, "is_nearly_full", lambda table: len(table.slot_S) > 0)
     lock = ObservedInBetween(state, part_of(log, 133, end))
+    monkeypatch.setattr(event_state, "with_room", lock.with_room)
     state.grow_ahead(lock)
     after = state.allocated_bytes()
+    assert lock.num_made_before == 1  # without the lock
+    for name in event_state.TABLES:
+        table = getattr(state._state, name)
+        assert np.array_equal(np.sort(table.bucket_B[table.bucket_B >= 0]), np.arange(table.num_used_1[0]))
     assert (lock.allocated["contacts"] == before["contacts"]) == (end < 200)
     assert all(after[name] > before[name] for name in ("contacts", "moves", "own_moves", "shared"))
     assert all(after[name] >= size for name, size in lock.allocated.items())
