@@ -141,9 +141,9 @@ class EventsInBetween:
 
 
 @pytest.mark.parametrize("two_sides", WORLDS)
-def test_scores_count_what_came_while_they_waited(two_sides):
+def test_scores_count_what_came_while_they_waited(two_sides, monkeypatch):
     ranking, targets = live(two_sides, 1_000), ["p1" if two_sides else "n1", "nothing", "new-0", "new-299"]
-    ranking._lock = EventsInBetween(ranking)
+    monkeypatch.setattr(ranking, "_lock", EventsInBetween(ranking))
     waited = ranking.scores("new-7", targets)
     after = ranking.scores("new-7", targets)
     assert waited.at == after.at
