@@ -232,16 +232,17 @@ def with_nodes(state: State, num_sources: int, num_targets: int) -> State:
     )
 
 
+def _most_slots(num_events: int, limits: Limits) -> dict[str, int]:
+    """Give the slots of each table that this many events may take, whatever they are."""
+    num_ends = num_events * (1 + limits.both_ways)
+    num_meetings, num_shared = 2 * num_events * limits.has_replies, 2 * NUM_SHARED * num_ends
+    return dict(zip(TABLES, (num_ends, num_meetings, num_ends, num_ends, num_shared), strict=True))
+
+
 def with_event_room(state: State, num_events: int, limits: Limits) -> State:
     """Give the state with free slots for this many events, whatever they are."""
-    num_ends = num_events * (1 + limits.both_ways)
-    return state._replace(
-        contacts=with_room(state.contacts, num_ends),
-        meetings=with_room(state.meetings, 2 * num_events * limits.has_replies),
-        moves=with_room(state.moves, num_ends),
-        own_moves=with_room(state.own_moves, num_ends),
-        shared=with_room(state.shared, 2 * NUM_SHARED * num_ends),
-    )
+    slots = _most_slots(num_events, limits)
+    return state._replace(**{name: with_room(getattr(state, name), num_more) for name, num_more in slots.items()})
 
 
 def columns_of(log: EventLog) -> Columns:
@@ -464,18 +465,18 @@ class EventState:
         """Grow the tables that are nearly full, while others query the state and let it observe events.
 
         `lock` is what they hold meanwhile; it is held here for one copy of a table's slots, but neither for the
-        allocation nor for the buckets of older slots, which take longer. The state is the same as without. Events for
-        which a table lacks room all the same make it grow when they are observed.
+        allocation nor for the buckets of older slots, which take longer. The state is the same as without. A table has
+        then room for BLOCK_EVENTS events, whatever they are; it grows when events are observed that need more.
         """
-        for name in TABLES:
-            self._grow_ahead(name, lock)  # its arrays of before are free again before the next table grows
+        for name, num_more in _most_slots(BLOCK_EVENTS, self.settings.limits).items():
+            self._grow_ahead(name, num_more, lock)  # its arrays of before are free again before the next table grows
 
-    def _grow_ahead(self, name: str, lock: AbstractContextManager) -> None:
+    def _grow_ahead(self, name: str, num_more: int, lock: AbstractContextManager) -> None:
         with lock:
             before = copied(getattr(self._state, name))
-        if not is_nearly_full(before):
+        if not is_nearly_full(before, num_more):
             return
-        larger = with_room(before, len(before.slot_S))
+        larger = with_room(before, max(num_more, len(before.slot_S)))
         with lock:
             table = getattr(self._state, name)
             if table.slot_S is before.slot_S:

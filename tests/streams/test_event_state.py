@@ -259,7 +259,7 @@ def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, m
     end = int(np.searchsorted(log.time_E, log.time_E[end]))  # of a time
     whole, state = observed(log, settings), observed(log.head(133), settings)
     before = state.allocated_bytes()
-    monkeypatch.setattr(event_state, "is_nearly_full", lambda table: len(table.slot_S) > 0)
+    monkeypatch.setattr(event_state, "is_nearly_full", lambda table, _: len(table.slot_S) > 0)
     lock = ObservedInBetween(state, part_of(log, 133, end))
     monkeypatch.setattr(event_state, "with_room", lock.with_room)
     state.grow_ahead(lock)
@@ -279,17 +279,51 @@ def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, m
     assert all(state.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.to_arrays().items())
 
 
-def test_a_table_grows_ahead_when_less_than_a_quarter_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MANY_SLOTS", 8)
+def test_a_table_is_nearly_full_when_a_quarter_or_what_may_come_is_not_free() -> None:
     table = tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(1, -1, dtype=np.int32)), 8)
-    rate_H = np.zeros(4)
     for column in range(6):
-        tables.touch(table, 0, column, column, rate_H)
-        assert not tables.is_nearly_full(table)
-    tables.touch(table, 0, 6, 6, rate_H)
-    assert tables.is_nearly_full(table)
-    monkeypatch.setattr(tables, "MANY_SLOTS", 9)
-    assert not tables.is_nearly_full(table)
+        assert not tables.is_nearly_full(table, 0)
+        tables.touch(table, 0, column, column, np.zeros(4))
+    assert [tables.is_nearly_full(table, num_more) for num_more in (0, 2, 3)] == [False, False, True]
+    tables.touch(table, 0, 6, 6, np.zeros(4))
+    assert tables.is_nearly_full(table, 0)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_source_with_new_targets_alone_takes_the_most_slots(world: str) -> None:
+    two_sides, directed = WORLDS[world]
+    count = np.arange(70)
+    log = replace(
+        random_log(7, two_sides=two_sides),
+        source_E=0 * count,
+        target_E=1 + count,
+        time_E=count,
+        weight_E=np.ones(70),
+        num_sources=80,
+        num_targets=80,
+    )
+    state = EventState(80, 80, settings_of(log, directed=directed))
+    state.observe(part_of(log, 0, 21))  # the newest waits, so that 20 count
+    before = {name: int(getattr(state._state, name).num_used_1[0]) for name in event_state.TABLES}
+    state.observe(part_of(log, 21, 70))
+    taken = {name: int(getattr(state._state, name).num_used_1[0]) - before[name] for name in event_state.TABLES}
+    most = event_state._most_slots(49, state.settings.limits)
+    assert taken == most or (not directed and all(taken[name] <= most[name] for name in taken))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_block_of_events_finds_room_that_was_made_ahead(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_sides, directed = WORLDS[world]
+    log = random_log(7, two_sides=two_sides)
+    settings = settings_of(log, directed=directed)
+    state = EventState.from_arrays(observed(log.head(133), settings).to_arrays(), settings)  # its tables are full
+    monkeypatch.setattr(event_state, "BLOCK_EVENTS", 100)
+    state.grow_ahead(ObservedInBetween(state, part_of(log, 133, 133)))
+    before = state.allocated_bytes()
+    state.grow_ahead(ObservedInBetween(state, part_of(log, 133, 133)))
+    assert state.allocated_bytes() == before
+    state.observe(part_of(log, 133, 233))
+    assert state.allocated_bytes() == before
 
 
 @pytest.mark.parametrize("two_sides", [True, False])

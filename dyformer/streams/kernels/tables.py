@@ -16,7 +16,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 NUM_HALF_LIVES = 4
-MANY_SLOTS = 1 << 15  # whose growth takes some milliseconds
 
 SLOT = np.dtype(
     [
@@ -175,9 +174,9 @@ def with_room(table: PairTable, num_more: int) -> PairTable:
     return larger
 
 
-def is_nearly_full(table: PairTable) -> bool:
-    """Whether a table has many slots, of which less than a quarter are free: its growth takes long and is near."""
-    return len(table.slot_S) >= MANY_SLOTS and 4 * int(table.num_used_1[0]) > 3 * len(table.slot_S)
+def is_nearly_full(table: PairTable, num_more: int) -> bool:
+    """Whether less than a quarter of the slots, or less than `num_more`, are free: the next growth is near."""
+    return len(table.slot_S) - int(table.num_used_1[0]) < max(len(table.slot_S) / 4, num_more)
 
 
 def copied(table: PairTable) -> PairTable:
