@@ -73,8 +73,8 @@ def test_a_stage_of_several_parts_prints_the_time_left(
 @pytest.mark.parametrize(
     ("slow_part", "line"),
     [
-        ("fit_on_past", "fit the event forecaster of mylog: 0 of 960, 0 s so far"),
-        ("events_before", "rank mylog: 0 s so far"),
+        ("fit_on_past", r"fit the event forecaster of mylog: 0 of 960, \d+ s so far"),
+        ("events_before", r"rank mylog: \d+ s so far"),
     ],
 )
 def test_rank_prints_that_it_goes_on_beside_its_output(
@@ -93,7 +93,7 @@ def test_rank_prints_that_it_goes_on_beside_its_output(
     with pytest.raises(SystemExit):
         flows.cli.main(["rank", "mylog", "u1", "--json"])
     printed = capsys.readouterr()
-    assert line in printed.err
+    assert re.search(line, printed.err), printed.err
     assert "it took long" in printed.err
     assert printed.out == ""  # of JSON alone
 
