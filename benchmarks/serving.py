@@ -11,6 +11,7 @@ import asyncio
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,12 +132,13 @@ def main() -> None:
     parser.add_argument("--events", type=float, default=1_000.0, help="events a second")
     parser.add_argument("--a-post", type=int, default=50, help="events of a request")
     parser.add_argument("--query", default="", help="more of a ranking's address, such as &reasons=false")
-    parser.add_argument("--store", type=Path, help="a store that is used again")
+    parser.add_argument("--store", type=Path, help="a store that is made once; each load has a copy")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        store = given.store or Path(folder) / "store"
+        store, served = given.store or Path(folder) / "store", Path(folder) / "served"
         prepare(store)
-        measure(store, given)
+        shutil.copytree(store, served)  # events of an earlier load would make those of this one late
+        measure(served, given)
 
 
 def measure(store: Path, given: argparse.Namespace) -> None:
