@@ -47,7 +47,7 @@ class EventModel:
         check_process()
         columns = {} if isinstance(events, list) else {name: getattr(self._plan.columns, name) for name in COLUMNS}
         log = read_log(events, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
-        self._ranking.observe(_named(log.events))
+        self._ranking.observe(NamedEvents.from_table(log.events))
 
     def rank(
         self, source: Any, *, at: "datetime | str | int | None" = None, k: int = 10, horizon: str | None = None
@@ -114,7 +114,7 @@ def fit_events(
         raise ValueError(f"expected a Log, as read_log gives; found {type(log).__name__}")
     seed = whole("seed", seed, least=0)
     say = reported(progress)
-    events, plan = _named(log.events), log.plan
+    events, plan = NamedEvents.from_table(log.events), log.plan
     lengths = {horizon: horizon_length(horizon, plan.time_unit) for horizon in texts("horizons", horizons)}
     sources: list[str] = []
     ids = NodeIds(sources=sources, targets=[] if plan.bipartite else sources)
@@ -152,16 +152,6 @@ def _tenths(num_rounds: int, say: Callable[[str], None]) -> Done:
             say(f"event forecaster: {number} of {num_rounds} rounds")
 
     return done
-
-
-def _named(events: pl.DataFrame) -> NamedEvents:
-    events = events.sort("time", maintain_order=True)
-    return NamedEvents(
-        sources=events["source"].cast(pl.String).to_list(),
-        targets=events["target"].cast(pl.String).to_list(),
-        times=events["time"].to_physical().to_list(),
-        weights=events["weight"].to_list(),
-    )
 
 
 def _moment(at: "datetime | str | int", *, has_steps: bool) -> int:

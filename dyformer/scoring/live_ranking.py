@@ -4,11 +4,12 @@ K best targets    P targets    E events
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.scoring.event_forecaster import FittedEventForecaster
@@ -26,12 +27,27 @@ class NamedEvents:
 
     sources: Sequence[str]
     targets: Sequence[str]
-    times: Sequence[int]  # ascending, in units of the log
-    weights: Sequence[float]
+    times: Sequence[int] | NDArray[np.int64]  # ascending, in units of the log
+    weights: Sequence[float] | NDArray[np.float64]
+
+    @classmethod
+    def from_table(cls, events: pl.DataFrame) -> "NamedEvents":
+        """Put source, target, time and weight of events in order of time; those of one time stay in their order."""
+        ordered = events.sort("time", maintain_order=True)
+        return cls(
+            sources=ordered["source"].cast(pl.String).to_list(),
+            targets=ordered["target"].cast(pl.String).to_list(),
+            times=ordered["time"].to_physical().to_numpy(),
+            weights=ordered["weight"].to_numpy(),
+        )
 
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.times)
+
+    def without_first(self, number: int) -> "NamedEvents":
+        """Give the events but for the first ones."""
+        return NamedEvents(**{name: values[number:] for name, values in vars(self).items()}) if number else self
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,12 +104,15 @@ class NodeIds:
 
     def numbered(self, events: NamedEvents) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give the numbers of the ends of events, and numbers to new nodes, source before target."""
-        pairs = [
-            (_number(self.sources, self.source_numbers, source), _number(self.targets, self.target_numbers, target))
-            for source, target in zip(events.sources, events.targets, strict=True)
-        ]
-        source_E, target_E = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        # One number after the other, because other threads wait while an array is made of a list.
+        number_E2 = np.fromiter(self._numbers(events), dtype=np.int64, count=2 * len(events)).reshape(-1, 2)
+        source_E, target_E = number_E2.T
         return np.ascontiguousarray(source_E), np.ascontiguousarray(target_E)
+
+    def _numbers(self, events: NamedEvents) -> Iterator[int]:
+        for source, target in zip(events.sources, events.targets, strict=True):
+            yield _number(self.sources, self.source_numbers, source)
+            yield _number(self.targets, self.target_numbers, target)
 
 
 def _number(names: list[str], numbers: dict[str, int], name: str) -> int:

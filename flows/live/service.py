@@ -9,11 +9,12 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from dyformer.logs.contract import TimeRange, time_difference
@@ -29,7 +30,7 @@ from storage.bytes.files import WriteFailed
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
-from storage.raw.received import ReceivedEvents, Record, WaitingEvents
+from storage.raw.received import ReceivedEvents, WaitingEvents
 
 MOST_LETTERS = 1_000  # of an id
 AHEAD = 86_400_000_000  # microseconds that an event may be ahead of this machine's clock
@@ -198,21 +199,21 @@ class LiveService:
         for sent in batch:
             sent.is_done = True
             sent.num_late = sum(newest is not None and event.time < newest for event in sent.events)
-        self._observe(event for sent in batch for event in sent.events)
+        self._observe(named_events([event for sent in batch for event in sent.events]))
 
-    def _observe(self, events: Iterable[SentEvent]) -> None:
+    def _observe(self, events: NamedEvents) -> None:
         """Let events count that are not older than the newest; the others wait for a pass from the beginning."""
-        newest, given = self.ranking.newest_time, list(events)
-        in_time = [event for event in given if newest is None or event.time >= newest]
-        self.num_late += len(given) - len(in_time)
-        self.ranking.observe(named_events(in_time))
+        newest = self.ranking.newest_time
+        num_late = 0 if newest is None else int(np.searchsorted(events.times, newest))
+        self.num_late += num_late
+        self.ranking.observe(events.without_first(num_late))
 
     def follow(self, is_stopping: threading.Event) -> None:
         """Look at the store again and again, until the event is set; what fails is tried at the next look."""
         while not is_stopping.wait(SECONDS_BETWEEN_LOOKS):
             try:
                 if self._is_behind():
-                    self._refresh()
+                    self._refresh(self.opened)
                 self._start_fit()
                 self.ranking.grow_ahead()
                 self.problem = None
@@ -264,19 +265,22 @@ class LiveService:
         model = newest_model(self.layout, self.dataset)
         return model is not None and model != self.opened.model
 
-    def _refresh(self) -> None:
-        """Replace the ranking by that of the newest commit, model and received events."""
-        opened = open_ranking(self.dataset, show=self.show, layout=self.layout)
+    def _refresh(self, earlier: OpenedRanking | None = None) -> None:
+        """Replace the ranking by that of the newest commit, model and received events.
+
+        The forecaster of the earlier ranking is taken over if it is still the newest.
+        """
+        opened = open_ranking(self.dataset, show=self.show, layout=self.layout, earlier=earlier)
         opened.ranking.keep_vectors()  # until the next commit, so that no request waits for a decomposition
         waiting = WaitingEvents(
             layout=self.layout, dataset=self.dataset, committed=_committed(self.layout, self.dataset, opened.version)
         )
-        events = [_sent_event(record) for record in waiting.read()]
-        newest = opened.ranking.newest_time
-        if events and newest is not None and min(event.time for event in events) < newest:
-            opened = replace(opened, ranking=_from_the_beginning(self.layout, opened, events))
+        received, newest = waiting.read(), opened.ranking.newest_time
+        events = NamedEvents.from_table(received)
+        if len(events) and newest is not None and events.times[0] < newest:
+            opened = replace(opened, ranking=_from_the_beginning(self.layout, opened, received))
         else:
-            opened.ranking.observe(named_events(events))
+            opened.ranking.observe(events)
         opened.ranking.grow_ahead()
         times = history(self.layout, self.dataset, opened.version)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
@@ -287,7 +291,7 @@ class LiveService:
             self._commits = frozenset(times["version"])
             self.opened, self.num_late, self._last_pass = opened, 0, time.monotonic()
             self._stored = TimeRange(first=min(times["first_time"]), last=max(times["last_time"]))
-            self._observe(_sent_event(record) for record in waiting.read())
+            self._observe(NamedEvents.from_table(waiting.read()))
 
 
 def _committed(layout: Layout, dataset: str, version: int) -> frozenset[str]:
@@ -295,29 +299,15 @@ def _committed(layout: Layout, dataset: str, version: int) -> frozenset[str]:
     return frozenset(Path(name).name for source in sources for name in source["files"])
 
 
-def _sent_event(record: Record) -> SentEvent:
-    return SentEvent(source=record["source"], target=record["target"], time=record["moment"], weight=record["weight"])
-
-
-def _from_the_beginning(layout: Layout, opened: OpenedRanking, events: list[SentEvent]) -> LiveRanking:
+def _from_the_beginning(layout: Layout, opened: OpenedRanking, received: pl.DataFrame) -> LiveRanking:
     """Make the state from all events of the commits and those received, in order of time."""
-    columns: dict[Any, Any] = {"source": pl.String, "target": pl.String, "time": pl.Int64, "weight": pl.Float64}
-    committed = scan_events(layout, opened.dataset, opened.version).sort("ingest", "row")
-    received = pl.DataFrame([vars(event) for event in events], schema=columns)
-    rows = pl.concat([committed.select(*columns).collect().cast(columns), received])
-    rows = rows.sort("time", maintain_order=True)  # received events follow committed ones of the same time
+    committed = scan_events(layout, opened.dataset, opened.version).sort("ingest", "row").select(received.columns)
+    rows = pl.concat([committed.collect().cast(received.schema), received])  # at one time received ones are the last
     names = node_dictionary(layout, opened.dataset, opened.version)["id"]
     sources, targets = node_numbers(layout, opened.dataset, opened.version)
     source_ids = names.gather(sources).to_list()
     ids = NodeIds(sources=source_ids, targets=source_ids if targets is sources else names.gather(targets).to_list())
     ranking = LiveRanking(opened.ranking.fitted, EventState(0, 0, opened.ranking.fitted.settings), ids)
-    ranking.observe(
-        NamedEvents(
-            sources=rows["source"].to_list(),
-            targets=rows["target"].to_list(),
-            times=rows["time"].to_list(),
-            weights=rows["weight"].fill_null(1.0).to_list(),
-        )
-    )
+    ranking.observe(NamedEvents.from_table(rows.with_columns(pl.col("weight").fill_null(1.0))))
     ranking.keep_vectors()
     return ranking

@@ -118,13 +118,19 @@ def quiet(text: str) -> None:
 
 
 def open_ranking(
-    dataset: str, *, at: int | None = None, refit: bool = False, show: Show = quiet, layout: Layout | None = None
+    dataset: str,
+    *,
+    at: int | None = None,
+    refit: bool = False,
+    show: Show = quiet,
+    layout: Layout | None = None,
+    earlier: OpenedRanking | None = None,
 ) -> OpenedRanking:
     """Open the ranking of a log as of a time, by default after its newest event.
 
     The newest stored forecaster is read that was fitted on events before that time, and one is made where there is
     none, or with `refit`. As of now the state is the stored one, brought up to date; as of an earlier time it is made
-    from the events before it.
+    from the events before it. The forecaster of `earlier` is not read again if it is still the newest.
 
     Raises:
         DatasetNotIngested: the store lacks the log.
@@ -138,7 +144,7 @@ def open_ranking(
     if model is None:
         show(f"fitting the event forecaster of {dataset} on its past: once, some minutes for 100,000 events")
         model = make_model(dataset, version, before=before, layout=layout)
-    fitted = read_model(model)
+    fitted = earlier.ranking.fitted if earlier is not None and earlier.model == model else read_model(model)
     ranking = _past_ranking(layout, dataset, version, before, fitted) if before is not None else None
     if ranking is None:
         show(f"bringing the state of {dataset} up to its newest event")

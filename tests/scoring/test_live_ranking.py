@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from event_logs import random_log
 
@@ -257,3 +258,23 @@ def test_a_ranking_that_keeps_its_vectors_ranks_as_before_until_they_are_made_an
         ranking.observe(names(log(True), 1_030, 1_060))
     assert np.array_equal(fixed._state.to_arrays()["vectors.target"], before)
     assert not np.array_equal(anew._state.to_arrays()["vectors.target"], before)
+
+
+def test_events_of_a_table_come_in_order_of_time_and_those_of_one_time_in_theirs():
+    table = pl.DataFrame(
+        {"source": [3, 2, 1, 0], "target": ["d", "c", "b", "a"], "time": [5, 1, 5, 1], "weight": [3.0, 2, 1, 0]}
+    )
+    events = NamedEvents.from_table(table)
+    assert (events.sources, events.targets) == (["2", "0", "3", "1"], ["c", "a", "d", "b"])
+    assert (list(events.times), list(events.weights)) == ([1, 1, 5, 5], [2, 0, 3, 1])
+    rest = events.without_first(3)
+    assert (len(rest), rest.sources, list(rest.times), list(rest.weights)) == (1, ["1"], [5], [1])
+
+
+@pytest.mark.parametrize("two_sides", [True, False])
+def test_new_nodes_get_numbers_in_order_source_before_target(two_sides):
+    sources = ["a"]
+    ids = NodeIds(sources=sources, targets=["b"] if two_sides else sources)
+    events = NamedEvents(sources=["c", "a", "d"], targets=["b", "c", "c"], times=[1, 2, 3], weights=[1.0] * 3)
+    source_E, target_E = ids.numbered(events)
+    assert (source_E.tolist(), target_E.tolist()) == (([1, 0, 2], [0, 1, 1]) if two_sides else ([1, 0, 3], [2, 1, 1]))

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from storage.bytes.files import WriteFailed
@@ -69,7 +70,7 @@ def test_a_line_that_a_killed_server_has_not_finished_is_cut_off(layout):
     ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
     with open_file(layout).open("ab") as stream:
         stream.write(b'{"source": "ann", "tar')
-    assert len(list(WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read())) == 3
+    assert len(WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()) == 3
     close_received(layout, NAME)
     [path] = received_files(layout, NAME)
     assert len(rows_of(path)) == 3
@@ -107,16 +108,48 @@ def test_files_that_are_committed_do_not_wait(layout):
     paths = received_files(layout, NAME)
     committed = frozenset(Path(path).name for path in paths[:2])
     waiting = WaitingEvents(layout=layout, dataset=NAME, committed=committed)
-    assert [event["time"] for event in waiting.read()] == [2, 0, 1, 2]
+    assert waiting.read()["time"].to_list() == [2, 0, 1, 2]
     received.append(EVENTS[1:2])
     close_received(layout, NAME)
     received.append(EVENTS[2:])
-    assert [event["time"] for event in waiting.read()] == [1, 2], "each event once, also where its file gets a name"
-    assert list(waiting.read()) == []
+    assert waiting.read()["time"].to_list() == [1, 2], "each event once, also where its file gets a name"
+    assert waiting.read().is_empty()
 
 
 def test_nothing_is_received_where_no_server_was(layout):
     close_received(layout, NAME)
     assert received_files(layout, NAME) == []
-    assert list(WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()) == []
+    assert WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read().is_empty()
     assert not Path(layout.received(NAME)).exists()
+
+
+def test_waiting_events_have_the_ids_times_and_weights_that_were_written(layout):
+    ids = ["ann", 'a "lamp"\n', "7", "-12", "007", "é 日本 😀", "a\\tb\u2028", "null", "2024-01-01"]
+    moments = [0, -5, 1, (1 << 53) + 1, -(1 << 53) - 3, (1 << 62) - 1, 12, 3, 3]
+    weights = [1, 0, 0.1, 1e300, 2.5, 5e-324, 3, 4, 0.0]
+    events = [
+        {"source": name, "target": other, "time": "a date", "moment": moment, "weight": weight}
+        for name, other, moment, weight in zip(ids, reversed(ids), moments, weights, strict=True)
+    ]
+    ReceivedEvents(layout=layout, dataset=NAME).append(events)
+    read = WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()
+    expected = [
+        {**{name: row[name] for name in ("source", "target", "weight")}, "time": row["moment"]} for row in events
+    ]
+    assert read.to_dicts() == [{name: row[name] for name in read.columns} for row in expected]
+    assert dict(read.schema) == {"source": pl.String, "target": pl.String, "time": pl.Int64, "weight": pl.Float64}
+
+
+@pytest.mark.parametrize("name", ["source", "target", "moment", "weight"])
+@pytest.mark.parametrize("value", [None, [], {}, "missing", "wrong"])
+def test_a_line_with_a_value_of_another_kind_is_named(layout, name, value):
+    wrong = {"source": 7, "target": 7, "moment": 1.5, "weight": "1.5"}[name] if value == "wrong" else value
+    ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
+    line = {**EVENTS[0], name: wrong}
+    if value == "missing":
+        del line[name]
+    path = open_file(layout)
+    path.write_bytes(path.read_bytes() + json.dumps(line).encode() + b"\n")
+    with pytest.raises(ValueError, match="which no server has written: remove it") as caught:
+        WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()
+    assert str(path) in str(caught.value)

@@ -430,6 +430,7 @@ def test_as_of_a_later_time(client):
 def test_late_events_count_once_the_state_is_made_anew(client, service, monkeypatch):
     assert post(client, event(at=NEXT), event(at=ROWS[500][2], source="late one"))["late"] == 1
     assert client.get("/rank/late one").json()["num_events"] == 0
+    assert service.ranking.num_events == len(ROWS) + 1
     monkeypatch.setattr(live, "SECONDS_BETWEEN_LATE", 0.0)
     assert service._is_behind()
     service._refresh()
@@ -445,15 +446,18 @@ def test_a_new_commit_and_a_new_model_are_followed_and_no_event_counts_twice(cli
     ingest(store, tmp_path, [("u6", "from a file", NEXT + 2)], 1)
     post(client, event("u7", "came", NEXT + 3))
     assert service._is_behind()
-    service._refresh()
+    fitted = service.ranking.fitted
+    service._refresh(service.opened)
     assert not service._is_behind()
+    assert service.ranking.fitted is fitted
     assert service.ranking.num_events == len(ROWS) + 5
     for source, partner in (("u3", "came"), ("u5", "came"), ("u6", "from a file"), ("u7", "came")):
         assert service.ranking.past(source, 1)[0].target == partner
     model = make_model(NAME, layout=store)
     assert service._is_behind()
-    service._refresh()
+    service._refresh(service.opened)
     assert service.opened.model == model
+    assert service.ranking.fitted is not fitted
 
 
 def test_a_server_that_starts_again_has_what_was_acknowledged(client, store):
