@@ -33,6 +33,7 @@ PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 RUN_KEY = "dyformer.run_key"
 MODEL_PATH = "model"  # of the registered model among a run's files
 SERVER_FAILED = 500  # the least status of a response by which a server says that it failed itself
+MOST_TEXTS = 100  # settings or tags that MLflow accepts in one call
 PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
 CONNECT_SECONDS = 2.0
 LOCKED_SECONDS = 3.0
@@ -241,8 +242,17 @@ def send_params(client: "MlflowClient", run_id: str, texts: Mapping[str, str]) -
     from mlflow.entities import Param
 
     params = [Param(name, value) for name, value in texts.items()]
-    for first in range(0, len(params), 100):  # MLflow accepts no more in one call
-        client.log_batch(run_id, params=params[first : first + 100])
+    for first in range(0, len(params), MOST_TEXTS):
+        client.log_batch(run_id, params=params[first : first + MOST_TEXTS])
+
+
+def send_tags(client: "MlflowClient", run_id: str, texts: Mapping[str, str]) -> None:
+    """Set tags of a run; the newest value of each is kept."""
+    from mlflow.entities import RunTag
+
+    tags = [RunTag(name, value) for name, value in texts.items()]
+    for first in range(0, len(tags), MOST_TEXTS):
+        client.log_batch(run_id, tags=tags[first : first + MOST_TEXTS])
 
 
 def send_points(client: "MlflowClient", run_id: str, points: Sequence[Point]) -> None:

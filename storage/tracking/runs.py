@@ -5,6 +5,7 @@ part is therefore sent again as a whole. Each call raises one of `failures()` wh
 """
 
 import re
+import shutil
 import tempfile
 import time
 import uuid
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 PAUSE_SECONDS = 300.0  # without a call, for the curves of a training that runs, after a call that failed
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens without a server
 LONGEST_TEXT = 5000  # that MLflow keeps of a tag
+MOST_WAITING_BYTES = 1 << 26  # of files, which are on this machine's disk twice until they are sent
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
@@ -115,12 +117,14 @@ class Tracker:
         has begun the same run.
         """
         run = self.start_run(dataset=dataset, name=name, tags=tags, key=key)
-        try:
-            yield run
-        except ArtifactMissing:
-            run.finish("KILLED")
-            raise
-        run.finish()
+        with tempfile.TemporaryDirectory() as folder:
+            run.folder = Path(folder)
+            try:
+                yield run
+            except ArtifactMissing:
+                run.finish("KILLED")
+                raise
+            run.finish()
         if len(runs_of_key(self.client(), experiment_name(dataset), run.start_tags[mlflow_client.RUN_KEY])) > 1:
             raise TrackedTwice(f"another machine tracks the run {name} at the same time: it is sent again")
 
@@ -162,7 +166,9 @@ class TrackedRun:
     tracker: Tracker
     run_id: str
     start_tags: dict[str, str]
+    folder: Path | None = None  # of files that wait, which only a run of `Tracker.run` has
     _waiting: list[mlflow_client.Point] = field(default_factory=list, repr=False)
+    _num_bytes: int = 0  # of the files that wait
 
     def params(self, params: Mapping[str, object]) -> None:
         """Track settings; nested mappings get dotted names."""
@@ -170,11 +176,10 @@ class TrackedRun:
 
     def tags(self, tags: Mapping[str, object]) -> None:
         """Set tags of the run; the newest value of each is kept."""
-        for name, value in _texts(tags).items():
-            self.tracker.client().set_tag(self.run_id, name, value)
+        mlflow_client.send_tags(self.tracker.client(), self.run_id, _texts(tags))
 
     def metrics(self, metrics: Mapping[str, float], *, step: int = 0, replace: bool = False) -> None:
-        """Track metrics of one step or epoch; they are sent together, by `flush` and at the end of the run.
+        """Track metrics of one step or epoch; sent together, as files are, by `flush` and at the end of the run.
 
         The first value of each name and step is kept, or with `replace` the newest.
         """
@@ -184,10 +189,15 @@ class TrackedRun:
         ]
 
     def flush(self) -> None:
-        """Send the metrics that wait."""
+        """Send the metrics and the files that wait."""
         if self._waiting:
             mlflow_client.send_points(self.tracker.client(), self.run_id, self._waiting)
             self._waiting = []
+        if self.folder is not None and any(self.folder.iterdir()):
+            mlflow_client.send_files(self.tracker.client(), self.run_id, self.folder, None)
+            for path in self.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self._num_bytes = 0
 
     def plot(self, path: str, plot: "Plot") -> None:
         """Track a plot as the artifact `path`, such as `plots/auc_per_step.png`."""
@@ -206,10 +216,13 @@ class TrackedRun:
 
     @contextmanager
     def _artifact(self, path: str) -> Iterator[Path]:
-        folder, _, name = path.rpartition("/")
-        with tempfile.TemporaryDirectory() as files:
-            yield Path(files) / name
-            mlflow_client.send_files(self.tracker.client(), self.run_id, Path(files), folder or None)
+        assert self.folder is not None, "a run of `Tracker.run` has files"
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield file
+        self._num_bytes += file.stat().st_size
+        if self._num_bytes > MOST_WAITING_BYTES:
+            self.flush()
 
     def dataset(self, frame: "pl.DataFrame", *, name: str, digest: str, source: str) -> None:
         """Track the data that the run read: a small frame that gives the columns, and the digest of all rows.
@@ -233,8 +246,9 @@ class TrackedRun:
     ) -> str:
         """Upload a saved pyfunc folder and register it as the run's model, with the run's tags and these.
 
-        Returns the version.
+        What waits is sent before, so that a registered version has all files of its run. Returns the version.
         """
+        self.flush()
         client = self.tracker.client()
         mlflow_client.send_files(client, self.run_id, model, mlflow_client.MODEL_PATH)
         texts = {name: text for name, text in self.start_tags.items() if name != mlflow_client.RUN_KEY}
@@ -242,7 +256,7 @@ class TrackedRun:
         return mlflow_client.register(client, self.run_id, name, texts, aliases, description[:LONGEST_TEXT])
 
     def finish(self, status: Status = "FINISHED") -> None:
-        """Send the metrics that wait, and end the run."""
+        """Send what waits, and end the run."""
         self.flush()
         self.tracker.client().set_terminated(self.run_id, status=status, end_time=_now())
 

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
 from storage.layout import Layout
-from storage.tracking import live_curves, mlflow_client
+from storage.tracking import live_curves, mlflow_client, runs
 from storage.tracking.live_curves import LiveCurves
 from storage.tracking.mlflow_client import RUN_KEY, Point, connect, runs_of_key, send_points
 from storage.tracking.runs import TrackedRun, TrackedTwice, Tracker, open_tracker
@@ -201,6 +202,58 @@ def test_numbers_are_sent_together(tracker: Tracker, monkeypatch: pytest.MonkeyP
     run.flush()
     run.flush()
     assert sent == [1000, 1000, 500]
+
+
+def sent_files(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Note the files of each upload from now on."""
+    sent: list[list[str]] = []
+    send = mlflow_client.send_files
+
+    def noting(client: Any, run_id: str, files: Path, path: str | None) -> None:
+        sent.append(sorted(str(each.relative_to(files)) for each in files.rglob("*") if each.is_file()))
+        send(client, run_id, files, path)
+
+    monkeypatch.setattr(mlflow_client, "send_files", noting)
+    return sent
+
+
+def test_files_are_sent_together_and_tags_in_one_call(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = sent_files(monkeypatch)
+    with tracker.run(dataset="uci", name="x") as run:
+        run.artifact("a/one.txt", b"1")
+        run.artifact("a/two.txt", b"2")
+        run.artifact("three.txt", b"3")
+        assert sent == []
+        run.tags({f"tag {number}": number for number in range(230)})
+    assert sent == [["a/one.txt", "a/two.txt", "three.txt"]]
+    client = tracker.client()
+    assert {f"tag {number}": str(number) for number in range(230)}.items() <= client.get_run(
+        run.run_id
+    ).data.tags.items()
+    assert [file.path for file in client.list_artifacts(run.run_id, "a")] == ["a/one.txt", "a/two.txt"]
+
+
+def test_many_bytes_are_sent_before_the_end_and_once(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = sent_files(monkeypatch)
+    monkeypatch.setattr(runs, "MOST_WAITING_BYTES", 5)
+    with tracker.run(dataset="uci", name="x") as run:
+        for number in range(5):
+            run.artifact(f"a/{number}.txt", b"123")
+    assert sent == [["a/0.txt", "a/1.txt"], ["a/2.txt", "a/3.txt"], ["a/4.txt"]]
+    assert len(tracker.client().list_artifacts(run.run_id, "a")) == 5
+
+
+def test_a_registered_version_has_the_files_of_its_run(
+    tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "MLmodel").write_text("flavors: {}")
+    sent = sent_files(monkeypatch)
+    with tracker.run(dataset="uci", name="x") as run:
+        run.artifact("report.html", b"a page")
+        run.register_model(tmp_path / "packed", name="dyformer-uci")
+        assert sent == [["report.html"], ["MLmodel"]]
+    assert len(sent) == 2
 
 
 @pytest.fixture
