@@ -183,8 +183,9 @@ def _cheapest(decision: Decision, titles: Sequence[str], paired: _Paired) -> Dec
     cheapest = min(ties, key=lambda title: (cost(title), -paired.value(title)))
     difference = paired.difference(cheapest, winner, paired.rule.level)
     reason = (
-        f"{cheapest} costs less than {winner} and is as good: its {METRIC_TITLES[paired.rule.metric]} is at most"
-        f" {paired.rule.tie:g} lower, and not significantly"
+        f"{cheapest} costs less than {winner} and is as good: its {METRIC_TITLES[paired.rule.metric]} is"
+        f" {abs(difference.mean):.3f} {'lower' if difference.mean < 0 else 'higher'} (a tie allows up to"
+        f" {paired.rule.tie:g} lower, if not significantly)"
     )
     return Decision(cheapest, paired.value(cheapest), difference, (cheapest, winner), 0, reason, tied=winner)
 

@@ -19,6 +19,8 @@ def register(app: typer.Typer) -> None:
 
 def champions(dataset: Stored, as_json: AsJson = False) -> None:
     """List who was champion, since when and why, with the interval of the difference; the present one is last."""
+    import polars as pl
+
     from storage.champions import champions as listed
     from storage.events.table import check_dataset
     from storage.layout import Layout
@@ -31,7 +33,17 @@ def champions(dataset: Stored, as_json: AsJson = False) -> None:
     elif rows.is_empty():
         print(f"{dataset} has no champion yet: `dyformer run {dataset}` chooses one")
     else:
-        print_frame(rows, f"champions of {dataset}")
+        forms = {
+            "value": "{:.3f}",
+            "low": "{:+.3f}",
+            "difference": "{:+.3f}",
+            "high": "{:+.3f}",
+        }  # as in a run's tables
+        texts = {
+            name: pl.Series([None if value is None else form.format(value) for value in rows[name]], dtype=pl.String)
+            for name, form in forms.items()
+        }
+        print_frame(rows.with_columns(**texts), f"champions of {dataset}")
 
 
 def rollback(

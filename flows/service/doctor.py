@@ -109,7 +109,7 @@ def _unusable(error: Exception) -> Finding:
 def _storage(layout: Layout) -> Iterator[Finding]:
     try:
         names = layout.dataset_names(files.children(layout.datasets))
-        yield _ok("storage", f"{layout.root}: {len(names)} datasets")
+        yield _ok("storage", f"{layout.root}: {len(names)} dataset{'' if len(names) == 1 else 's'}")
     except (OSError, ValueError) as error:
         yield Finding("storage", "wrong", str(error), "check DYFORMER_STORAGE and that it may be read")
     folder = Path(layout.state)

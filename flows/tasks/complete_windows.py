@@ -97,7 +97,7 @@ def moment(text: str, time_unit: TimeUnit) -> int:
         WindowError: anything else, or a time that does not fit the log.
     """
     if time_unit == "step":
-        if not text.strip().lstrip("-").isdecimal():
+        if not text.strip().removeprefix("-").isdecimal():
             raise WindowError(f"`as_of` {text!r}: this log has integer steps, so that it must be an integer")
         return int(text)
     try:

@@ -73,6 +73,11 @@ def make_state(dataset: str, version: int | None = None, layout: Layout | None =
     return plan.made(lambda: {STATE: save(_brought_up_to(layout, dataset, version).to_arrays())})
 
 
+def is_state_stored(layout: Layout, dataset: str, version: int) -> bool:
+    """Whether the state of all events of a version is stored, so that `make_state` has nothing to do."""
+    return _planned_state(layout, dataset, version).is_current
+
+
 def read_state(address: str) -> EventState:
     """Read a stored state, after a check of its checksum."""
     record = record_of(address)

@@ -22,6 +22,7 @@ from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import (
     Show,
     events_before,
+    is_state_stored,
     make_horizon,
     make_model,
     make_state,
@@ -147,7 +148,8 @@ def open_ranking(
     fitted = earlier.ranking.fitted if earlier is not None and earlier.model == model else read_model(model)
     ranking = _past_ranking(layout, dataset, version, before, fitted) if before is not None else None
     if ranking is None:
-        show(f"bringing the state of {dataset} up to its newest event")
+        if not is_state_stored(layout, dataset, version):
+            show(f"bringing the state of {dataset} up to its newest event")
         ranking = current_ranking(layout, dataset, version, fitted)
     record = declaration(layout, dataset, needed=("time_unit",)) or {}
     return OpenedRanking(

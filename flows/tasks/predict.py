@@ -336,12 +336,22 @@ def write_first_forecasts(snapshots: str, seed: int = 0) -> str | None:
 
 
 def first_rows(forecasts: str) -> tuple[str, pl.DataFrame]:
-    """Return a title, which says what they are not yet, and the NUM_SHOWN pairs of the highest scores, each once."""
+    """Return a title, which says what they are not yet, and the NUM_SHOWN pairs of the highest scores, each once.
+
+    In a log with two sides the source is `id`.
+    """
     table = read_table(forecasts, "forecasts")
     ends = (pl.concat_str("side", pl.lit(" "), "id"), pl.concat_str("partner_side", pl.lit(" "), "partner_id"))
     # A pair is a forecast of each of its ends, with one score.
     pairs = table.unique([pl.min_horizontal(ends), pl.max_horizontal(ends), "score"], keep="first", maintain_order=True)
-    rows = pairs.sort("score", descending=True, maintain_order=True).head(NUM_SHOWN).select(SHOWN)
+    is_swapped = pl.col("side") > pl.col("partner_side")
+    source = {
+        "id": pl.when(is_swapped).then("partner_id").otherwise("id"),
+        "partner_id": pl.when(is_swapped).then("id").otherwise("partner_id"),
+    }
+    rows = (
+        pairs.sort("score", descending=True, maintain_order=True).head(NUM_SHOWN).with_columns(**source).select(SHOWN)
+    )
     method = FORECASTER_WITHOUT[0].lower() + FORECASTER_WITHOUT[1:]
     title = f"first forecasts, by {method}, before any training: not yet compared with other methods, so not published"
     return title, rows

@@ -331,6 +331,19 @@ def test_a_tie_goes_to_the_cheaper_method():
     assert f"{WITHOUT} costs less than {WITH}" in decision.reason
 
 
+def test_the_reason_of_a_tie_names_the_difference_as_it_is():
+    """A cheaper method may have the higher metric, too: the reason once called every one lower."""
+    few_Q = np.arange(len(FORECASTER.queries.pairs.position_Q)) < 5
+    for shift, word in ((-100.0, "lower"), (100.0, "higher")):
+        decision = decide(
+            FORECASTER, None, [same_as(FORECASTER, WITHOUT, shift * few_Q)], GRAPH, PromotionConfig(tie=0.05)
+        )
+        assert decision.winner == WITHOUT
+        assert decision.difference is not None
+        assert (decision.difference.mean > 0) == (word == "higher")
+        assert f"its MRR is {abs(decision.difference.mean):.3f} {word} (a tie allows up to 0.05" in decision.reason
+
+
 def test_the_cheapest_of_several_ties_publishes():
     equal = [same_as(FORECASTER, title) for title in (TREES, WITHOUT, RECENCY)]
     assert decide(FORECASTER, None, equal, GRAPH, RULE).winner == RECENCY

@@ -21,13 +21,13 @@ def test_vectors_that_cannot_be_used_are_named():
             check_vectors(wrong, "the artifact")
 
 
-def test_the_first_forecasts_show_each_pair_once(monkeypatch: pytest.MonkeyPatch):
+def test_the_first_forecasts_show_each_pair_once_its_source_first(monkeypatch: pytest.MonkeyPatch):
     """User 7 and item 9 are a pair of two id spaces; item 7 and user 9 are another one."""
     rows = [(0, "7", 1, "9", 0.9), (1, "9", 0, "7", 0.9), (1, "7", 0, "9", 0.8), (0, "9", 1, "7", 0.8)]
     table = pl.DataFrame(rows, schema=["side", "id", "partner_side", "partner_id", "score"], orient="row")
     table = table.with_columns(probability=0.5, linked_before=True)
     monkeypatch.setattr("flows.tasks.predict.read_table", lambda *_: table)
-    assert first_rows("address")[1].select("id", "partner_id").rows() == [("7", "9"), ("7", "9")]
+    assert first_rows("address")[1].select("id", "partner_id").rows() == [("7", "9"), ("9", "7")]
 
 
 def test_a_table_without_vectors_is_named(tmp_path: Path):

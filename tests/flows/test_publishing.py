@@ -367,6 +367,11 @@ def test_commands_list_and_roll_back(three: list[str], capsys: pytest.CaptureFix
     code, output, _ = command("champions", "mylog")
     assert code == 0
     assert "champions of mylog" in output
+    third = champions(layout(), "mylog").row(2, named=True)
+    lines = [[cell.strip() for cell in line.split("│")] for line in output.splitlines()]
+    [cells] = [cells for cells in lines if cells[1:2] == ["3"]]
+    assert f"{third['value']:.3f}" in cells
+    assert all(f"{third[name]:+.3f}" in cells for name in ("low", "difference", "high"))
     code, output, _ = command("rollback", "mylog", "--to", "2")
     assert (code, output.splitlines()[0].startswith("champion of mylog: L3, because champion 3")) == (0, True)
     code, _, errors = command("rollback", "mylog", "--to", "17")

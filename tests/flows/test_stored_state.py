@@ -253,6 +253,17 @@ def test_the_command_gives_the_probability_of_each_pair_within_a_horizon():
     assert [row["probability"] for row in records[0]["ranking"]] == ranking.probability_K.tolist()
 
 
+def test_a_state_that_is_stored_is_not_said_to_be_brought_up_to_date(store, tmp_path):
+    first, second = parts_of(800)
+    ingest(store, tmp_path, first, 0)
+    lines: list[str] = []
+    open_ranking(NAME, layout=store, show=lines.append)
+    open_ranking(NAME, layout=store, show=lines.append)
+    ingest(store, tmp_path, second, 1)
+    open_ranking(NAME, layout=store, show=lines.append)
+    assert [line.split(" ")[0] for line in lines] == ["fitting", "bringing", "bringing"]
+
+
 def test_a_garbage_future_leaves_the_horizon_the_same_bytes(tmp_path):
     border, garbage = ROWS[900][2], [("nobody", f"p{number % 7}", time) for number, (*_, time) in enumerate(ROWS)]
     found = []

@@ -184,6 +184,14 @@ def _found(client: SyncPrefectClient, outcome: str, detail: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize(("names", "words"), [((), "0 datasets"), (("a",), "1 dataset"), (("a", "b"), "2 datasets")])
+def test_the_datasets_of_the_storage_are_counted(layout: Layout, names: tuple[str, ...], words: str) -> None:
+    for name in names:
+        Path(layout.of_dataset(layout.datasets, name)).mkdir(parents=True)
+    [found] = [finding for finding in doctor._storage(layout) if finding.check == "storage"]
+    assert found.detail == f"{layout.root}: {words}"
+
+
 def test_a_storage_that_cannot_be_read_is_wrong(
     look: Callable[[], tuple[int, Found]], tmp_path: Path, no_server: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
