@@ -40,6 +40,7 @@ from flows.options import (
     experiment_from,
     with_reading,
 )
+from flows.service.environment import collect_seldom, end_with_code
 from flows.service.running import use_running_stack
 
 app = typer.Typer(
@@ -414,8 +415,13 @@ app.command()(results.prune)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command and exit; an error prints one line."""
-    sys.exit(exit_code(lambda: app(arguments, prog_name="dyformer")))
+    """Run the command and exit; an error prints one line. Without arguments, those of the process, it ends, too."""
+    if arguments is not None:
+        sys.exit(exit_code(lambda: app(arguments, prog_name="dyformer")))
+    collect_seldom()
+    code = exit_code(lambda: app(prog_name="dyformer"))
+    end_with_code(code)
+    sys.exit(code)
 
 
 def _print_damage(damage: object) -> None:

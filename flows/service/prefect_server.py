@@ -6,6 +6,7 @@ Prefect's own command has no check of the name by which it is called.
 import argparse
 import os
 
+from flows.service.environment import collect_seldom, end_with_code
 from flows.service.guard import Guard
 from flows.service.listening import add_address, serve
 from flows.service.processes import end_with
@@ -35,7 +36,9 @@ def main() -> None:
         end_with(given.parent)
     os.environ[NAMES] = given.allowed_hosts or f"127.0.0.1:{given.port},localhost:{given.port}"
     os.environ["PREFECT__SERVER_FINAL"] = "1"
+    collect_seldom()
     serve("flows.service.prefect_server:application", given, log_level="error", lifespan="on")
+    end_with_code(0)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 from flows.commands import temporary_server
 from flows.console import print_frame, printable
 from flows.ending import PACKAGES, SECONDS_TO_STOP, STOPPED_LINE, exit_code
+from flows.service.environment import THRESHOLDS
 from flows.service.listening import listening
 
 COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")
@@ -270,3 +271,30 @@ def test_the_temporary_server_imports_nothing_from_the_working_folder(tmp_path: 
     (tmp_path / "mine.py").write_text("raise SystemExit(7)")
     done = subprocess.run([*flags, "-m", "mine"], cwd=tmp_path, capture_output=True, check=False)
     assert b"No module named mine" in done.stderr
+
+
+ENDING = """
+import atexit, gc, sys
+from flows.cli import main
+class Freed:
+    def __del__(self): print("freed")
+kept = Freed()
+atexit.register(lambda: print("exit function", gc.get_threshold()))
+main()
+"""
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("nosuch", 2)])
+def test_a_command_ends_after_its_exit_functions_and_frees_nothing(argument: str, code: int):
+    done = subprocess.run([sys.executable, "-c", ENDING, argument], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout.splitlines()[-1] == f"exit function {THRESHOLDS}"
+
+
+def test_output_that_cannot_be_written_is_an_error():
+    command = [sys.executable, "-c", "print(1); from flows.service.environment import end_with_code; end_with_code(0)"]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=buffered, check=False)
+    assert done.returncode == 120
+    assert b"No space left" in done.stderr
