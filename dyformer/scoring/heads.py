@@ -25,7 +25,9 @@ KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
 """The heads of a forecaster; the last one only where labelled pairs come as a source with its candidates."""
 
 NUM_ROUNDS = 300
-ONE_THREAD = {"num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1}
+# Every input by itself and as a full column: the same trees as of LightGBM's bundles and sparse columns, earlier.
+COLUMNS = {"force_col_wise": True, "enable_bundle": False, "is_enable_sparse": False}
+ONE_THREAD = {"num_threads": 1, "deterministic": True, "verbosity": -1, **COLUMNS}
 TREES = {
     "learning_rate": 0.03,
     "num_leaves": 16,

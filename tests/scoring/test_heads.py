@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from dyformer.scoring.heads import TREES, TRUNCATION, TreesHead, fit_heads, fit_ranking
+from dyformer.scoring.heads import COLUMNS, TREES, TRUNCATION, TreesHead, fit_heads, fit_ranking
 from dyformer.scoring.kernels.lambdas import lambdas, sigmoid_table
 from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.metrics import auc
@@ -165,6 +165,21 @@ def test_ranking_trees_are_those_of_lightgbms_own_lambdarank(seed):
     )
     expected = lightgbm.train({**settings, **own}, data, 40).model_to_string()
     assert trees_in(fit_ranking(table, seed=seed, num_rounds=40).text) == trees_in(expected)
+
+
+@pytest.mark.parametrize("kind", ["trees", "ranking"])
+def test_trees_of_whole_columns_are_those_of_bundles_and_sparse_columns(kind, monkeypatch):
+    table = drawn_groups(0, num_groups=300)
+    generator = np.random.default_rng(1)
+    one_P = generator.integers(6, size=len(table.inputs_PF))
+    table.inputs_PF[:, :6] = (one_P[:, None] == np.arange(6)) * table.inputs_PF[:, 6:]  # never two at once: a bundle
+    table.inputs_PF[generator.random(len(one_P)) < 0.95, 7:9] = 0
+    ours = trees_in(fit_head(kind, table, seed=0).text)
+    for name in COLUMNS:
+        monkeypatch.delitem(TREES, name)
+    assert trees_in(fit_head(kind, table, seed=0).text) == ours
+    monkeypatch.setitem(TREES, "max_bin", 15)
+    assert trees_in(fit_head(kind, table, seed=0).text) != ours
 
 
 def plain_lambdas(score_P, positive_P, truncation):
