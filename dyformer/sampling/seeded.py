@@ -21,5 +21,8 @@ def seeded(seed: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
         devices: GPUs whose generators are restored too.
     """
     with _ONE_THREAD, torch.random.fork_rng(devices=list(devices)):
-        torch.manual_seed(seed)
+        if devices:
+            torch.manual_seed(seed)
+        else:  # the CPU's alone: `manual_seed` writes down its stack for each GPU library that is not there
+            torch.default_generator.manual_seed(seed)
         yield
