@@ -79,7 +79,7 @@ def _save(files: Path, model: Path, id_type: str) -> Path:
     set_environment()
     from mlflow.pyfunc import save_model
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _unchecked_packages():
         # An example serves models without a signature; one here would cost seconds and other warnings.
         warnings.filterwarnings("ignore", message=".*input example was not provided", category=UserWarning)
         save_model(
@@ -91,6 +91,25 @@ def _save(files: Path, model: Path, id_type: str) -> Path:
             code_paths=[str(Path(dyformer.__file__).parent)],
         )
     return model
+
+
+@contextmanager
+def _unchecked_packages() -> Iterator[None]:
+    """Leave out MLflow's comparison of the requirements, which are the installed versions, with these.
+
+    It reads the files of all installed packages for it, which takes most of the time of saving a model.
+    """
+    from mlflow.utils import environment
+
+    name = "warn_dependency_requirement_mismatches"
+    check = getattr(environment, name, None)  # not public: another MLflow may check elsewhere
+    if check is not None:
+        setattr(environment, name, lambda requirements: None)
+    try:
+        yield
+    finally:
+        if check is not None:
+            setattr(environment, name, check)
 
 
 def _signature(id_type: str) -> "ModelSignature":

@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 from mlflow.pyfunc import scoring_server
 from mlflow.pyfunc.model import PythonModelContext
+from mlflow.utils import environment, requirements_utils
 from ranked_logs import growing_log
 
 from dyformer.embedder import Embed
@@ -99,6 +100,18 @@ def tracker(empty_database: Callable[[Path], Path], tmp_path: Path, monkeypatch:
 def test_vectors_come_in_the_order_of_the_nodes(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
     found = opened(forecast, names(), tmp_path).predict(None, pd.DataFrame({"node": ["n2", "n0", "n2"]}))
     np.testing.assert_array_equal(np.stack(found["vector"].to_list()), VECTORS_ND[[2, 0, 2]])
+
+
+def test_saving_a_model_looks_at_no_installed_package(
+    forecast: tuple[Forecast, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[None] = []
+    monkeypatch.setattr(requirements_utils, "_init_packages_to_modules_map", lambda: looks.append(None))
+    check = environment.warn_dependency_requirement_mismatches
+    with packed_model(record=forecast[1], history=tables_of(forecast[0]), ids=id_table(names())) as folder:
+        assert f"numpy=={np.__version__}" in (folder / "requirements.txt").read_text().splitlines()
+    assert looks == []
+    assert environment.warn_dependency_requirement_mismatches is check
 
 
 def test_rotated_vectors_are_given_and_the_models_own_are_scored(
