@@ -174,12 +174,18 @@ def test_trees_of_whole_columns_are_those_of_bundles_and_sparse_columns(kind, mo
     one_P = generator.integers(6, size=len(table.inputs_PF))
     table.inputs_PF[:, :6] = (one_P[:, None] == np.arange(6)) * table.inputs_PF[:, 6:]  # never two at once: a bundle
     table.inputs_PF[generator.random(len(one_P)) < 0.95, 7:9] = 0
-    ours = trees_in(fit_head(kind, table, seed=0).text)
+
+    def trees():
+        head = fit_head(kind, table, seed=0)
+        assert isinstance(head, TreesHead)
+        return trees_in(head.text)
+
+    ours = trees()
     for name in COLUMNS:
         monkeypatch.delitem(TREES, name)
-    assert trees_in(fit_head(kind, table, seed=0).text) == ours
+    assert trees() == ours
     monkeypatch.setitem(TREES, "max_bin", 15)
-    assert trees_in(fit_head(kind, table, seed=0).text) != ours
+    assert trees() != ours
 
 
 def plain_lambdas(score_P, positive_P, truncation):
