@@ -1,5 +1,6 @@
 """The outcome of a run, as plain values -> the verdict in plain words, which stands before every table."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,9 @@ from dyformer.evaluation.promotion import MIN_QUERIES
 from dyformer.experiments.printed import TOO_FEW
 
 NOT_KNOWN = "not known"
-TRUSTED = 0.02  # calibration errors up to it are small
-CARE = 0.05  # larger ones are large
+# Up to which error, and up to which ratio of what was expected and what came, whichever is larger.
+TRUSTED, TRUSTED_RATIO = 0.02, 1.25
+ROUGH, ROUGH_RATIO = 0.05, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,10 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         *([] if forecast is None else [_calibration(forecast), _dates(forecast), _repeats(forecast)]),
     ]
     numbers = {
-        "better than the best simple method": _relative(promotion.get("gain")),
+        f"better than the best simple method{_doubt(promotion.get('gain'))}": _relative(promotion.get("gain")),
         "of ten forecasts come": _number(measured, "precision_at_10", "{:.1f}", 10),
         "mean error of the probabilities": _number(measured, "calibration_error", "{:.1f} points", 100),
-        "added by the vectors": _relative(promotion.get("vectors")),
+        f"added by the vectors{_doubt(promotion.get('vectors'))}": _relative(promotion.get("vectors")),
     }
     return Verdict(sentences=tuple(filter(None, sentences)), numbers=numbers)
 
@@ -150,7 +152,10 @@ def _trust(measured: Mapping[str, Mapping[str, Any]]) -> str:
     if row is None:
         return ""
     error = row["value"]
-    words = "can be trusted" if error <= TRUSTED else "are rough" if error <= CARE else "cannot be trusted"
+    # Where few pairs come, each error is small, also that of probabilities which are twice too high.
+    ratio = 1.0 if total is None else max(total, 1 / total) if total > 0 else math.inf
+    is_close, is_rough = error <= TRUSTED and ratio <= TRUSTED_RATIO, error <= ROUGH and ratio <= ROUGH_RATIO
+    words = "can be trusted" if is_close else "are rough" if is_rough else "cannot be trusted"
     reach = "" if total is None else f", and they add up to {100 * total:.0f} % of the links that came"
     return f"Its probabilities {words}: they are off by {100 * error:.1f} points on average{reach}."
 
@@ -188,6 +193,12 @@ def _repeats(forecast: Mapping[str, Any]) -> str:
 def _percent(gain: Mapping[str, Any]) -> float:
     other = gain["other_value"]
     return 100 * (gain["value"] - other) / other if other else 0.0
+
+
+def _doubt(gain: Mapping[str, Any] | None) -> str:
+    """Give what stands behind a difference that is not clear: its interval has 0, or there are too few links."""
+    is_clear = gain is None or in_words(gain["difference"]).startswith("clearly")
+    return "" if is_clear else " (not clearly)"
 
 
 def _relative(gain: Mapping[str, Any] | None) -> str:

@@ -77,7 +77,7 @@ def test_the_verdict_says_all_that_a_reader_looks_for():
         "better than the best simple method": "+20 %",
         "of ten forecasts come": "1.4",
         "mean error of the probabilities": "1.0 points",
-        "added by the vectors": "+0 %",
+        "added by the vectors (not clearly)": "+0 %",
     }
 
 
@@ -155,6 +155,45 @@ def test_with_few_links_nothing_is_said_of_how_good_it_is():
 def test_calibration_is_in_words(error: float, words: str):
     metrics = measured(calibration_error=error)
     assert f"Its probabilities {words}: they are off by {100 * error:.1f} points on average." in text_of({}, metrics)
+
+
+@pytest.mark.parametrize(
+    ("total", "words"),
+    [
+        (1.0, "can be trusted"),
+        (1.25, "can be trusted"),
+        (0.8, "can be trusted"),
+        (1.26, "are rough"),
+        (0.79, "are rough"),
+        (2.0, "are rough"),
+        (0.5, "are rough"),
+        (2.01, "cannot be trusted"),
+        (0.49, "cannot be trusted"),
+        (0.0, "cannot be trusted"),
+    ],
+)
+def test_probabilities_whose_sum_is_far_from_what_came_are_not_trusted_however_small_each_error(
+    total: float, words: str
+):
+    metrics = measured(calibration_error=0.001, probability_sum=total)
+    expected = (
+        f"Its probabilities {words}: they are off by 0.1 points on average, and they add up to {100 * total:.0f} %"
+    )
+    assert expected in text_of({}, metrics)
+
+
+@pytest.mark.parametrize(
+    ("difference", "doubt"),
+    [
+        ([0.01, 0.05, 0.1], ""),
+        ([-0.1, -0.05, -0.01], ""),
+        ([-0.01, 0.05, 0.1], " (not clearly)"),
+        (None, " (not clearly)"),
+    ],
+)
+def test_a_number_that_is_not_clear_has_its_doubt_beside_it(difference: list[float] | None, doubt: str):
+    numbers = verdict({**OUTCOME, "gain": {**GAIN, "difference": difference}}, MEASURED).numbers
+    assert numbers[f"better than the best simple method{doubt}"] == "+20 %"
 
 
 def test_whose_vectors_are_published_is_said_where_the_champion_has_none():

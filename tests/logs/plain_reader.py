@@ -103,7 +103,7 @@ class PlainReader:
 
     def values(self, number, text, fields):
         source, target, time = (fields[at] for at in self.at)
-        source, target = (re.sub(r"^(-?[1-9][0-9]{0,14}|0)\.0$", r"\1", end) for end in (source, target))
+        source, target = (re.sub(r"^(-?[1-9][0-9]*|0)\.0+$", r"\1", end) for end in (source, target))
         fault = "empty id" if not source or not target else time_fault(time)
         if fault is None:
             self.events.append((number, source, target, round(float(time) * 1_000_000)))

@@ -39,7 +39,7 @@ TEXT_PIECES = [
     "\u00a0",
     "\ufeff",
 ]
-PIECES = [*(piece.encode() for piece in TEXT_PIECES), *b"\0 \xff \r \n \r\n \x1f \v 7.0 007 -1".split(b" ")]
+PIECES = [*(piece.encode() for piece in TEXT_PIECES), *b"\0 \xff \r \n \r\n \x1f \v 7.0 7.00 007 -1".split(b" ")]
 TIMES = ["1700000000", "0", "5", "17.25", "-3", "1e3", "", "soon", "9" * 13, "+4"]
 # which fields a row has: the positions of source, target and time, and the allowed numbers of fields
 SHAPES = [((0, 1, 2), range(3, 4)), ((1, 2, 3), range(4, 5)), ((2, 0, 1), range(3, 6)), ((0, 1, 3), range(4, 1 << 30))]
