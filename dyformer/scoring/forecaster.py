@@ -39,7 +39,7 @@ from dyformer.scoring.labelled_tables import (
 )
 from dyformer.scoring.link_features import LinkFeatures, Walks, groups, names, prepare_link_features, slices
 from dyformer.scoring.new_partners import NewPartnerRanker, fit_new_partners, recent_activity, with_products
-from dyformer.scoring.reasons import reason
+from dyformer.scoring.reasons import kind_of, reason
 from dyformer.scoring.retrieval import MAX_NODES
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
@@ -232,12 +232,14 @@ class ForecasterScore:
         """Write the inputs that raise the score of each pair most in words, a list [P] each, the strongest first.
 
         These are the inputs with the largest positive part in the log-odds of the linear head: slope x (value - mean of
-        the labelled pairs). `dyformer.scoring.reasons` has the words.
+        the labelled pairs), of inputs that measure the same (`kind_of`) the largest alone. `dyformer.scoring.reasons`
+        has the words.
         """
         walks = walks or self.walks(source_P, target_P)
         linear = next(head for head in self.fitted.heads if isinstance(head, LinearHead))
         names_F = [*names(self.fitted.directed), *vector_scores.names(self.fitted.directed)]
         words = [*(reason(name, is_large=is_large) for name in names_F for is_large in (False, True)), None]
+        _, kind_F = np.unique([kind_of(name) for name in names_F[: len(linear.mean_F)]], return_inverse=True)
         word_PK = np.empty((len(source_P), NUM_REASONS), dtype=np.int64)
         for block in slices(len(source_P), BLOCK_PAIRS):
             inputs_BF = self._inputs(source_P[block], target_P[block], walks.rows(block))
@@ -248,7 +250,7 @@ class ForecasterScore:
                 best_B = part_BF.argmax(axis=1)
                 is_large_B = inputs_BF[row_B, best_B] > linear.mean_F[best_B]
                 word_PK[block, k] = np.where(part_BF[row_B, best_B] > 0, 2 * best_B + is_large_B, len(words) - 1)
-                part_BF[row_B, best_B] = 0
+                part_BF[kind_F == kind_F[best_B][:, None]] = 0
         return (
             pl.Series(words, dtype=pl.String)
             .gather(word_PK.ravel())

@@ -5,11 +5,13 @@ against the mean of the pairs that the forecaster was fitted on. A quantity with
 ends stand in it as {a} and {b}.
 """
 
+import re
 from typing import NamedTuple
 
 from dyformer.scoring.contact_features import SIDES
 from dyformer.scoring.link_features import SYMMETRIC, WITH_DIRECTION
 
+NUMBER, SMOOTH = re.compile(r"_\d+(?=_back$|$)"), "smooth"
 MANY, MUCH, LONG, HIGH = ("many", "few"), ("much", "little"), ("a long", "a short"), ("a high", "a low")
 
 
@@ -95,6 +97,12 @@ def reason(name: str, *, is_large: bool) -> str:
     """
     quantity, text = _quantity(name)
     return f"{quantity.words[0 if is_large else 1]} {text}"
+
+
+def kind_of(name: str) -> str:
+    """Name what an input measures, which those of other half-lives, lengths and ranks measure, too."""
+    base = NUMBER.sub("", name)
+    return SMOOTH if base.startswith(SMOOTH) else base
 
 
 def _quantity(name: str) -> tuple[Quantity, str]:

@@ -30,7 +30,7 @@ from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
 from dyformer.scoring.link_features import names, prepare_link_features
 from dyformer.scoring.pair_features import PairFeatures
-from dyformer.scoring.reasons import reason
+from dyformer.scoring.reasons import kind_of, reason
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
 GRAPH, UNTIL = growing_log(num_steps=7), 6
@@ -132,10 +132,13 @@ def test_reasons_are_the_largest_parts_of_the_linear_head(forecast: Forecast):
     inputs_PF = own.inputs(forecast.past, source_P, target_P, directed=True)
     for found, input_F in zip(forecast.score.reasons(source_P, target_P).to_list(), inputs_PF, strict=True):
         part_F = (input_F - linear.mean_F) * linear.slope_F
-        expected = [index for index in np.argsort(-part_F)[:3] if part_F[index] > 0]
-        own_names = names(directed=True)
+        own_names, expected = names(directed=True), dict[str, int]()
+        for index in np.argsort(-part_F):
+            if part_F[index] > 0 and len(expected) < 3:
+                expected.setdefault(kind_of(own_names[index]), index)
         assert found == [
-            reason(own_names[index], is_large=bool(input_F[index] > linear.mean_F[index])) for index in expected
+            reason(own_names[index], is_large=bool(input_F[index] > linear.mean_F[index]))
+            for index in expected.values()
         ]
 
 
