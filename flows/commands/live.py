@@ -52,7 +52,7 @@ def rank(
     import polars as pl
 
     from dyformer.logs.time_windows import horizon_length
-    from flows.tasks.live import open_horizon, open_ranking, ranking_record, read_moment
+    from flows.tasks.live import open_horizon, open_ranking, ranking_record, read_moment, written_moment
     from storage.events.declarations import declaration
     from storage.events.table import newest_version
     from storage.layout import Layout
@@ -73,7 +73,11 @@ def rank(
     columns = ("rank", "target", "probability", "linked before", "reasons")
     rows = [tuple(map(str, _cells(row))) for row in record["ranking"]]
     within = "next partners" if horizon is None else f"partners within {horizon}"
-    print_frame(pl.DataFrame(rows, schema=columns, orient="row"), f"{within} of {source} as of {record['at']}")
+    newest = opened.ranking.newest_time
+    when = f"as of {record['at']}"
+    if time is None and newest is not None:
+        when = f"after the newest event, of {written_moment(newest, unit)}"
+    print_frame(pl.DataFrame(rows, schema=columns, orient="row"), f"{within} of {source} {when}")
     print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
 
 

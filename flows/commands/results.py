@@ -21,6 +21,7 @@ def champions(dataset: Stored, as_json: AsJson = False) -> None:
     """List who was champion, since when and why, with the interval of the difference; the present one is last."""
     import polars as pl
 
+    from dyformer.evaluation.config import METRIC_TITLES
     from storage.champions import champions as listed
     from storage.events.table import check_dataset
     from storage.layout import Layout
@@ -43,7 +44,8 @@ def champions(dataset: Stored, as_json: AsJson = False) -> None:
             name: pl.Series([None if value is None else form.format(value) for value in rows[name]], dtype=pl.String)
             for name, form in forms.items()
         }
-        print_frame(rows.with_columns(**texts), f"champions of {dataset}")
+        titles = pl.col("metric").replace(METRIC_TITLES)
+        print_frame(rows.with_columns(titles, **texts), f"champions of {dataset}")
 
 
 def rollback(

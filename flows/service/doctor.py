@@ -129,7 +129,7 @@ def _tracking(layout: Layout) -> Finding:
         oldest = max((time.time() - files.modified(f"{address}/{MANIFEST}") for address in found[:1]), default=0.0)
     except (OSError, ValueError) as error:
         return Finding("tracking", "wrong", str(error), "check DYFORMER_STORAGE and that it may be read")
-    detail = f"{len(found)} results are not in MLflow"
+    detail = "1 result is not in MLflow" if len(found) == 1 else f"{len(found)} results are not in MLflow"
     if oldest > OLDEST_DUE_SECONDS:
         detail += f", one for {oldest / 3600:.0f} h"
         return Finding("tracking", "wrong", detail, "`dyformer track` sends them, or says why it cannot")

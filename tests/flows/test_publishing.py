@@ -370,6 +370,7 @@ def test_commands_list_and_roll_back(three: list[str], capsys: pytest.CaptureFix
     third = champions(layout(), "mylog").row(2, named=True)
     lines = [[cell.strip() for cell in line.split("│")] for line in output.splitlines()]
     [cells] = [cells for cells in lines if cells[1:2] == ["3"]]
+    assert "MRR" in cells
     assert f"{third['value']:.3f}" in cells
     assert all(f"{third[name]:+.3f}" in cells for name in ("low", "difference", "high"))
     code, output, _ = command("rollback", "mylog", "--to", "2")

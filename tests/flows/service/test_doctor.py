@@ -100,7 +100,7 @@ def test_versions_disk_waiting_results_gpu_and_mlflow_that_are_wrong_are_named(
     assert (code, wrong(found)) == (1, expected if torch.cuda.is_available() else expected | {"GPU"})
     assert "no-such-package is missing" in found["versions"]["detail"]
     assert "other-package" not in found["versions"]["detail"]
-    assert found["tracking"]["detail"].startswith("1 results are not in MLflow, one for")
+    assert found["tracking"]["detail"].startswith("1 result is not in MLflow, one for")
     assert "dyformer track" in found["tracking"]["remedy"]
 
 
