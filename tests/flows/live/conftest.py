@@ -11,23 +11,24 @@ from flows.live.service import LiveService
 from flows.tasks import event_state
 from storage.layout import Layout
 
+FEW_ROUNDS = partial(EventForecaster, gate_rounds=8, past_rounds=8, new_rounds=8)
 
-@pytest.fixture(scope="package", autouse=True)
-def few_rounds():
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
     """Fit few trees, because a test needs a forecaster and not a good one."""
-    few = partial(EventForecaster, gate_rounds=8, past_rounds=8, new_rounds=8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_state, "EventForecaster", few)
-        yield
+    monkeypatch.setattr(event_state, "EventForecaster", FEW_ROUNDS)
 
 
-@pytest.fixture(scope="package")
-def fitted(tmp_path_factory, few_rounds):
+@pytest.fixture(scope="session")
+def fitted(tmp_path_factory):
     """Ingest the small log and fit its forecaster once, as the first service of a store does."""
     folder = tmp_path_factory.mktemp("fitted")
     layout = Layout(str(folder / "store"))
     ingest(layout, folder, rows_of(), 0)
-    LiveService(layout=layout, dataset=NAME, show=lambda text: None)
+    with pytest.MonkeyPatch.context() as patch:  # in it alone, because tests of other folders run meanwhile
+        patch.setattr(event_state, "EventForecaster", FEW_ROUNDS)
+        LiveService(layout=layout, dataset=NAME, show=lambda text: None)
     return folder / "store"
 
 
