@@ -247,8 +247,9 @@ def read_horizon(address: str) -> FittedHorizon:
 def newest_model(layout: Layout, dataset: str, *, before: int | None = None) -> str | None:
     """Give the address of the stored forecaster that was fitted on the newest events; None where none is stored.
 
-    With `before`, of those that have read no event at this time or later. One is left out if its events are no longer
-    in the log, or if other code made it.
+    With `before`, of those that have read no event at this time or later; without, of those that were fitted on all
+    events of their version, because one for an earlier time knows less. One is left out if its events are no longer in
+    the log, or if other code made it.
     """
     code, newest = code_digest(*MODEL_CODE), versions.newest(layout, dataset).number
     found: list[tuple[int, int, str]] = []
@@ -259,6 +260,7 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None) -> 
             continue
         is_of_log = lineage.inputs == _commit_input(layout, dataset, lineage.table_version)
         last = lineage.max_event_time or 0
-        if is_of_log and is_current(address, lineage) and (before is None or last < before):
+        is_allowed = lineage.settings["before"] is None if before is None else last < before
+        if is_allowed and is_of_log and is_current(address, lineage):
             found.append((last, lineage.table_version, address))
     return max(found)[2] if found else None

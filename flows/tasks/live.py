@@ -129,9 +129,10 @@ def open_ranking(
 ) -> OpenedRanking:
     """Open the ranking of a log as of a time, by default after its newest event.
 
-    The newest stored forecaster is read that was fitted on events before that time, and one is made where there is
-    none, or with `refit`. As of now the state is the stored one, brought up to date; as of an earlier time it is made
-    from the events before it. The forecaster of `earlier` is not read again if it is still the newest.
+    The newest stored forecaster is read that was fitted on events before that time (as of now, on all events of a
+    version), and one is made where there is none, or with `refit`. As of now the state is the stored one, brought up to
+    date; as of an earlier time it is made from the events before it. The forecaster of `earlier` is not read again if
+    it is still the newest.
 
     Raises:
         DatasetNotIngested: the store lacks the log.

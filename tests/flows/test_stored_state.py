@@ -164,6 +164,9 @@ def test_the_newest_forecaster_that_a_time_allows_is_chosen(store, tmp_path, mon
     monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
     ingest(store, tmp_path, ROWS[:900], 0)
     assert newest_model(store, NAME) is None
+    past = make_model(NAME, before=ROWS[400][2] * 1_000_000, layout=store)
+    assert newest_model(store, NAME) is None, "one for an earlier time knows less than there is"
+    assert newest_model(store, NAME, before=ROWS[800][2] * 1_000_000) == past
     first = make_model(NAME, layout=store)
     progress = capsys.readouterr().err
     assert re.search(rf"fit the event forecaster of {NAME}: [1-9]\d* of \d+, \d+ s, about \d+ s left", progress)
@@ -173,7 +176,9 @@ def test_the_newest_forecaster_that_a_time_allows_is_chosen(store, tmp_path, mon
     second = make_model(NAME, layout=store)
     assert newest_model(store, NAME) == second != first
     assert newest_model(store, NAME, before=ROWS[1_000][2] * 1_000_000) == first
-    assert newest_model(store, NAME, before=ROWS[800][2] * 1_000_000) is None
+    assert newest_model(store, NAME, before=ROWS[800][2] * 1_000_000) == past
+    assert newest_model(store, NAME, before=ROWS[400][2] * 1_000_000) == past
+    assert newest_model(store, NAME, before=ROWS[399][2] * 1_000_000) is None
 
 
 def test_a_ranking_of_the_store_is_that_of_the_batch_evaluation_as_of_now_and_as_of_a_time(store, tmp_path):
