@@ -47,7 +47,13 @@ class EventModel:
         check_process()
         columns = {} if isinstance(events, list) else {name: getattr(self._plan.columns, name) for name in COLUMNS}
         log = read_log(events, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
-        self._ranking.observe(NamedEvents.from_table(log.events))
+        named, newest = NamedEvents.from_table(log.events), self._ranking.newest_time
+        if len(named) and newest is not None and named.times[0] < newest:
+            times = pl.Series([newest, named.times[0]], dtype=pl.Int64).cast(log.events.schema["time"])
+            raise ValueError(
+                f"expected events from {times[0]} on, the time of the newest so far; got one of {times[1]}"
+            )
+        self._ranking.observe(named)
 
     def rank(
         self, source: Any, *, at: "datetime | str | int | None" = None, k: int = 10, horizon: str | None = None

@@ -114,8 +114,21 @@ def _gain(promotion: Mapping[str, Any]) -> str:
     return (
         f"It ranks the links of the newest window {percent:.0f} % {side} than the best simple method, {gain['other']}:"
         f" {title} {gain['value']:.3f} to {gain['other_value']:.3f}, {in_words(gain['difference'])}, over"
-        f" {gain['num_queries']:,} links."
+        f" {gain['num_queries']:,} links.{_weights(promotion)}"
     )
+
+
+def _weights(promotion: Mapping[str, Any]) -> str:
+    """Say that the number of a champion which stays is of older weights than those of the tables, where it is so."""
+    champion, compared = promotion["champion"], promotion.get("compared") or ("",)
+    if (
+        champion is None
+        or champion != promotion["previous"]
+        or not champion["models"]
+        or compared[0] != champion["title"]
+    ):
+        return ""
+    return " That is with the champion's own weights; the tables have the newly trained ones."
 
 
 def _vectors(promotion: Mapping[str, Any]) -> str:

@@ -144,6 +144,14 @@ def test_a_champion_that_is_a_simple_method_is_compared_with_none():
     assert "5 % worse than" in text_of({"gain": {**GAIN, "value": 0.2375, "difference": [-0.1, -0.0125, 0.1]}})
 
 
+def test_whose_weights_the_number_is_of_is_said_where_the_tables_have_others():
+    note = "with the champion's own weights; the tables have the newly trained ones."
+    assert note in text_of({"previous": WITH})
+    assert note not in text_of({})
+    assert note not in text_of({"previous": WITH, "compared": ["Forecaster with DySAT", WITH["title"]]})
+    assert note not in text_of({"champion": WITHOUT, "previous": WITHOUT, "compared": [WITHOUT["title"], "L3"]})
+
+
 def test_with_few_links_nothing_is_said_of_how_good_it_is():
     few = text_of({"gain": None, "vectors": None, "num_queries": None, "difference": None, "compared": None})
     assert "cannot be said: fewer than 20 links" in few
