@@ -153,3 +153,12 @@ def test_a_line_with_a_value_of_another_kind_is_named(layout, name, value):
     with pytest.raises(ValueError, match="which no server has written: remove it") as caught:
         WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("num_objects", [0, 2])
+def test_a_line_without_an_object_or_with_two_is_named(layout, num_objects):
+    ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
+    path = open_file(layout)
+    path.write_bytes(path.read_bytes() + num_objects * json.dumps(EVENTS[0]).encode() + b"\n")
+    with pytest.raises(ValueError, match="which no server has written: remove it"):
+        WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()
