@@ -84,9 +84,12 @@ class _Paired:
         of the tests instead of 2.5 %. With hundreds of sources and targets the two quantiles are the same.
         """
         own, other = self.means[part][first], self.means[part][second]
-        difference, error = own.value - other.value, np.nanstd(own.value_B - other.value_B, ddof=1)
-        reach = float(stdtrit(self.freedom[part], (1 + level) / 2) * error)
+        difference = own.value - other.value
+        reach = float(stdtrit(self.freedom[part], (1 + level) / 2) * self._standard_error(first, second, part))
         return Difference(difference - reach, difference, difference + reach, level, own.num)
+
+    def _standard_error(self, first: str, second: str, part: str) -> float:
+        return float(np.nanstd(self.means[part][first].value_B - self.means[part][second].value_B, ddof=1))
 
     def verdict(self, first: str, second: str, level: float) -> _Verdict:
         """Decide whether the first method is better: its interval lies above 0, and that of no slice below 0.
@@ -108,12 +111,20 @@ class _Paired:
         difference = self.difference(first, second, self.rule.level)
         return Gain(first, self.value(first), second, self.value(second), difference)
 
+    def allowed(self, first: str, second: str) -> float:
+        """Give the difference of a tie: `tie`, or one standard error of the difference where this is more.
+
+        The rule of one standard error (Breiman, Friedman, Olshen and Stone 1984, Classification and Regression Trees,
+        section 3.4.3): of methods that the queries hardly tell apart, the cheaper one.
+        """
+        return float(np.fmax(self.rule.tie, self._standard_error(first, second, KNOWN)))
+
     def is_tie(self, first: str, second: str) -> bool:
-        """Whether the second method is as good as the first one: no worse by more than `tie`, and nowhere clearly.
+        """Whether the second method is as good as the first one: no worse by more than allowed, and nowhere clearly.
 
         The interval alone would not do: with few queries it holds 0 for nearly all methods.
         """
-        if not self.difference(first, second, self.rule.level).mean <= self.rule.tie:
+        if not self.difference(first, second, self.rule.level).mean <= self.allowed(first, second):
             return False
         parts = [KNOWN, *(part for part in self.rule.slice_names if part in self.means)]
         return not any(self.difference(first, second, self.rule.level, part).low > 0 for part in parts)
@@ -185,7 +196,7 @@ def _cheapest(decision: Decision, titles: Sequence[str], paired: _Paired) -> Dec
     reason = (
         f"{cheapest} costs less than {winner} and is as good: its {METRIC_TITLES[paired.rule.metric]} is"
         f" {abs(difference.mean):.3f} {'lower' if difference.mean < 0 else 'higher'} (a tie allows up to"
-        f" {paired.rule.tie:g} lower, if not significantly)"
+        f" {paired.allowed(winner, cheapest):.2g} lower, if not significantly)"
     )
     return Decision(cheapest, paired.value(cheapest), difference, (cheapest, winner), 0, reason, tied=winner)
 

@@ -366,6 +366,18 @@ def test_a_more_expensive_method_that_is_better_publishes():
     assert decide(FORECASTER, None, [clearly], GRAPH, PromotionConfig(tie=1.0)).winner == WITH
 
 
+@pytest.mark.parametrize("strength", [0.7, 0.8, 0.85, 0.9, 0.96, 0.98])
+def test_within_one_standard_error_the_cheaper_method_publishes(strength):
+    """A 95 % interval reaches at least 1.96 standard errors to each side, and with these queries less than 2.5."""
+    strict, cheaper = PromotionConfig(tie=0, slices=None), scored(WITHOUT, QUERIES, strength)
+    decision = decide(FORECASTER, None, [cheaper], GRAPH, strict)
+    gain = decision.vectors
+    assert gain is not None
+    errors = gain.difference.mean / (gain.difference.high - gain.difference.mean)  # in half widths of the interval
+    assert not 1 / 2.5 < errors <= 1 / 1.96, "choose another strength: this one is undecided"
+    assert decision.winner == (WITHOUT if errors <= 1 / 2.5 else WITH)
+
+
 def test_a_tie_is_none_where_a_slice_is_clearly_worse():
     uneven = same_as(FORECASTER, WITHOUT, np.where(QUERIES.new_Q, -1.5, 3.0))
     all_slices = PromotionConfig(slices=None, tie=1.0)

@@ -264,7 +264,7 @@ def test_the_same_model_is_tested_once_on_a_step_whatever_rows_come(
     assert not first["promoted"]
     before = champion_file().read_bytes()
     assert promoted(snapshots, challenger, 9.0) == first  # a rerun, even with other scores
-    assert promoted(snapshots, challenger, 9.0, rule=PromotionConfig(level=0.5)) == first
+    assert promoted(snapshots, challenger, 9.0, rule=PromotionConfig(level=0.5))["difference"] == first["difference"]
     longer = grown(tmp_path, "more", [f"{a},{(7 * a + 3) % 40},59" for a in range(40)])  # the window of step 5 grows
     assert open_snapshots(longer).version > open_snapshots(snapshots).version
     same = contender_of(longer, 2.0)  # equal weights at other addresses
@@ -308,6 +308,15 @@ def test_a_rerun_after_a_promotion_returns_the_same_outcome(snapshots: str, cham
     assert promoted(snapshots, challenger, 4.0) == second
     own = promoted(snapshots, challenger, 4.0, step=4)  # the champion itself is no challenger
     assert (own["promoted"], own["champion"], own["difference"]) == (False, named(challenger), None)
+
+
+def test_a_recorded_outcome_names_the_rule_that_it_was_tested_by_where_another_one_is_set(snapshots: str):
+    contender = contender_of(snapshots, 1.0)
+    first = promoted(snapshots, contender, 1.0, rule=PromotionConfig(tie=0.02))
+    assert promoted(snapshots, contender, 1.0, rule=PromotionConfig(tie=0.02)) == first
+    again = promoted(snapshots, contender, 1.0, rule=PromotionConfig(tie=0.5))
+    assert {**again, "reason": first["reason"]} == first
+    assert again["reason"].startswith(f"{first['reason']}; tested with promotion.tie=0.02, and a model is tested once")
 
 
 def test_a_model_that_lost_is_tested_again_against_the_next_champion(snapshots: str, champion_skill: Callable):

@@ -1,6 +1,6 @@
 """Scores of the newest step's queries -> the champion of the dataset, recorded with the outcome of every test."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -78,7 +78,8 @@ def promote_if_better(
         difference: low, mean and high of the difference in the metric between the two methods of `compared`, or None;
         metric; num_queries; level: of the interval; reason; tied: the more expensive method that the champion is as
         good as; gain: of the champion over the best simple method (method, value, other, other_value, difference); and
-        vectors: of the challenger over the forecaster without vectors; None where they are not known.
+        vectors: of the challenger over the forecaster without vectors; None where they are not known; rule: the
+        settings of a test.
     """
     opened = open_snapshots(snapshots)
     given = _Given(opened, queries, read_queries(queries), rankings, seed)
@@ -100,14 +101,25 @@ def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: s
     key = f"{identity(contender)}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
     known = record if record is not None and is_usable(opened.layout, record) else None
     if known is not None and key in known["tests"]:
-        return known["tests"][key]
+        return _recorded(known["tests"][key], rule)
     if known is not None and known["identity"] == identity(contender) and contender.models:
         return _outcome(known, known, "the challenger is the champion already")
     outcome, after = _tested(given, contender, record, rule, note)
     if after is None:
         return outcome
+    outcome["rule"] = asdict(rule)
     after["tests"] = {**after["tests"], key: outcome}
     return outcome if replace_champion(opened.layout, opened.dataset, after, stamp) else None
+
+
+def _recorded(outcome: dict[str, Any], rule: PromotionConfig) -> dict[str, Any]:
+    """Return a recorded outcome; its reason names what it was tested by where the rule is another one now."""
+    own, now = outcome["rule"], asdict(rule)
+    changed = ", ".join(f"promotion.{name}={own[name]}" for name in now if own[name] != now[name])
+    if not changed:
+        return outcome
+    note = f"tested with {changed}, and a model is tested once a step: other settings count from the next one"
+    return {**outcome, "reason": f"{outcome['reason']}; {note}"}
 
 
 def unranked(snapshots: str, reason: str) -> dict[str, Any]:
