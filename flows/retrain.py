@@ -39,6 +39,7 @@ from flows.tasks.finished import finished_report
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import first_rows, write_first_forecasts
 from flows.tasks.publishing.ledger import write_outcomes
+from flows.tasks.publishing.publications import taken_back
 from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
 from flows.tasks.start import Pause, Start, pause_of, plan_line, start_of, warm
@@ -96,7 +97,10 @@ def retrain(
         return None
     finished = finished_report(snapshots, experiment, seed)
     if finished is not None:
-        track_task(open_snapshots(snapshots).layout)
+        layout = open_snapshots(snapshots).layout
+        if line := taken_back(layout, dataset):
+            print(line, flush=True)
+        track_task(layout)
         return finished
     with _timed(seconds, "drift"):
         outcomes_task(snapshots)  # of earlier publications

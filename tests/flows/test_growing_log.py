@@ -28,7 +28,7 @@ from flows.tasks.ingest import undo_ingest
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, send_rollback
-from flows.tasks.publishing.publications import publish
+from flows.tasks.publishing.publications import publish, taken_back
 from flows.tasks.report import read_report, report_page, verdict_of
 from flows.tasks.retention import prune_published, pruned
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
@@ -233,14 +233,20 @@ def test_a_plan_has_the_stages_of_the_run_alone_and_needs_times(monkeypatch: pyt
     assert start.plan_line("mylog", 0.0, EXPERIMENT, trains=True) is None
 
 
-def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(drop: Callable[..., Any], trainings: list[int]):
+def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(
+    drop: Callable[..., Any], trainings: list[int], capsys: pytest.CaptureFixture[str]
+):
     first = drop(*[row for number in range(4) for row in day(number)], at(4, 0))
     layout = Layout.from_environment()
     before = make_complete_snapshots("mylog")
     wrong_report = drop(*[",".join([*row.split(",")[1::-1], row.split(",")[2]]) for row in day(4)], at(5, 0))
     assert query(layout, "select max(step) from latest_forecasts").item() == 6
+    assert taken_back(layout, "mylog") is None
     [wrong] = undo_ingest("mylog").files
     assert make_complete_snapshots("mylog") == before
+    Path(wrong).unlink()
+    assert drop() == first
+    assert "forecasts published last were made from rows that were taken back" in capsys.readouterr().out
     contender = champion_contender(before)
     assert contender is not None
     vectors = read_report(first)[1]["addresses"]["vectors"]
@@ -248,6 +254,7 @@ def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(drop: Callable
 
     latest = query(layout, "select distinct step, until from latest_forecasts")
     assert latest.rows() == [(5, 4)]
+    assert taken_back(layout, "mylog") is None
     Path(wrong).write_text("\n".join(["source,target,time", *day(4), at(5, 0), ""]))
     second = drop()
     assert query(layout, "select max(step) from latest_forecasts").item() == 6

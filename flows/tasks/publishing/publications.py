@@ -26,6 +26,7 @@ from storage.champions import (
     replace_champion,
     tenure,
 )
+from storage.events.table import history
 from storage.layout import Layout
 
 ROLLBACK = "rollback.json"
@@ -55,6 +56,21 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
             if replace_champion(layout, dataset, {**record, "published": published}, stamp):
                 return _written(layout, dataset, {**record, "published": published})
     raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+
+
+def taken_back(layout: Layout, dataset: str) -> str | None:
+    """Say in one line that the newest forecasts were made from rows that the log no longer has; None where it has them.
+
+    Champions and publications stay as they are when a commit is taken back.
+    """
+    published = publications(layout, dataset)["forecasts"].to_list()
+    made = manifest(layout.absolute(published[-1])) if published else None
+    if made is None or made.table_version in history(layout, dataset)["version"]:
+        return None
+    return (
+        f"{dataset}: the forecasts published last were made from rows that were taken back, and stay published until"
+        f" `dyformer predict {dataset}` or a retraining on new rows"
+    )
 
 
 def now() -> str:
