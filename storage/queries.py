@@ -154,8 +154,8 @@ def _add_events(
 ) -> None:
     key = pl.lit(dataset).alias("dataset")
     views = {
-        "events": lambda: _dated(layout, dataset, scan_events(layout, dataset)),
-        "quarantine": lambda: _dated(layout, dataset, scan_quarantine(layout, dataset)),
+        "events": lambda: with_timestamps(layout, dataset, scan_events(layout, dataset)),
+        "quarantine": lambda: with_timestamps(layout, dataset, scan_quarantine(layout, dataset)),
         "nodes": lambda: node_dictionary(layout, dataset).lazy(),
     }
     for view, rows in views.items():
@@ -205,7 +205,7 @@ def _add_artifact(layout: Layout, address: str, parts: dict[str, list[pl.LazyFra
         name = file.removesuffix(".parquet")
         view = _view(layout, address, name)
         if name != file and _is_named(view, statement):
-            dated = _dated(layout, layout.describe(address)[1]["dataset"], scan_table(address, name))
+            dated = with_timestamps(layout, layout.describe(address)[1]["dataset"], scan_table(address, name))
             parts.setdefault(view, []).append(_with_keys(layout, address, dated))
 
 
@@ -216,7 +216,7 @@ def _add_published(
     if not files.children(layout.artifacts("publications", dataset)):
         return
     if wanted("ledger"):
-        rows = _dated(layout, dataset, ledger(layout, dataset).lazy())
+        rows = with_timestamps(layout, dataset, ledger(layout, dataset).lazy())
         parts["ledger"].append(rows.with_columns(pl.lit(dataset).alias("dataset")))
     named = [name for name in PUBLISHED_TABLES if wanted(f"latest_{name}")]
     tables = latest_tables(layout, dataset) if named else {}
@@ -233,7 +233,7 @@ def _with_keys(layout: Layout, address: str, rows: pl.LazyFrame) -> pl.LazyFrame
     return rows.with_columns(pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items())
 
 
-def _dated(layout: Layout, dataset: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+def with_timestamps(layout: Layout, dataset: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Give the times of rows as TIMESTAMP; those of a log with integer steps are null, beside columns of integers."""
     schema = rows.collect_schema()
     rows = rows.with_columns(pl.col(name).cast(TIMESTAMP) for name in CLOCK if schema.get(name) == pl.Int64)

@@ -45,8 +45,8 @@ class PromotionConfig:
         default=0.01,
         ge=0,
         le=1,
-        description="difference in the metric up to which a cheaper method publishes, if it is not significantly worse; "
-        "one standard error of the difference, where that is more",
+        description="difference in the metric up to which a cheaper method publishes, if it is not significantly "
+        "worse; one standard error of the difference, where that is more",
     )
     events: bool = Field(
         default=False,

@@ -115,7 +115,7 @@ class _Paired:
         """Give the difference of a tie: `tie`, or one standard error of the difference where this is more.
 
         The rule of one standard error (Breiman, Friedman, Olshen and Stone 1984, Classification and Regression Trees,
-        section 3.4.3): of methods that the queries hardly tell apart, the cheaper one.
+        section 3.4.3): of methods that hardly differ for so many queries, the cheaper one.
         """
         return float(np.fmax(self.rule.tie, self._standard_error(first, second, KNOWN)))
 

@@ -52,6 +52,11 @@ def written_titles(dictionaries: Sequence[str] = WRITTEN) -> list[str]:
         raise LookupError(f"methods.py has no dictionary {error}") from None
 
 
+def short_name(title: str) -> str:
+    """Write a title as it is easiest to type after `--method`: "L3" is l3, "EdgeBank (ever)" edgebank-ever."""
+    return _slug(title).replace("_", "-")
+
+
 def check_title(name: str) -> None:
     """Raise UnknownMethod for a title that no protocol has, before any method is imported."""
     try:

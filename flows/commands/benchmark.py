@@ -91,7 +91,9 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     ] = None,
     is_list: Annotated[
         bool,
-        typer.Option("--list", help="list the experiments and the protocols, and exit", rich_help_panel=STUDY_PANEL),
+        typer.Option(
+            "--list", help="list the experiments, the protocols and the methods, and exit", rich_help_panel=STUDY_PANEL
+        ),
     ] = False,
     datasets: Annotated[
         str | None,
@@ -369,10 +371,20 @@ def _print_studies() -> None:
 
     from dyformer.evaluation.protocols import protocol_of
     from dyformer.experiments.studies.studies import STUDIES
+    from dyformer.experiments.titles import OF_NODES, short_name, written_titles
 
     print_frame(pl.DataFrame([_row(name, study) for name, study in STUDIES.items()]))
     protocols = [protocol_of(name) for name in PROTOCOLS]
     print_frame(pl.DataFrame([{"protocol": each.name, "meaning": each.sentence} for each in protocols]))
+    kinds = {
+        "links of steps": written_titles(["METHODS"]),
+        "events (tgb)": written_titles(["EVENT_METHODS"]),
+        "labels of nodes": written_titles(OF_NODES),
+    }
+    methods = [
+        {"method": short_name(title), "title": title, "forecasts": kind} for kind in kinds for title in kinds[kind]
+    ]
+    print_frame(pl.DataFrame(methods))
 
 
 def _row(name: str, study: "Study") -> dict[str, str]:

@@ -22,7 +22,9 @@ from own_log import own_log
 import flows.cli
 import flows.commands.runs
 import flows.console
+from dyformer.experiments.methods import EVENT_METHODS, METHODS, NODE_METHODS
 from dyformer.experiments.settings import EXPERIMENTS, Experiment, settings_table
+from dyformer.experiments.titles import full_title
 
 COMMANDS = (
     "datasets",
@@ -352,6 +354,17 @@ def test_settings_have_value_origin_allowed_values_and_meaning(
     differing = [(row["setting"], row["value"], row["from"]) for row in own if row not in default]
     assert differing == [("model.num_layers", "3", "mylog")]
     assert "model.num_layers" in dyformer("settings")[1]
+
+
+def test_a_benchmark_lists_each_method_by_a_name_that_is_accepted(dyformer: Callable[..., Outcome]):
+    code, output, _ = dyformer("benchmark", "--list")
+    assert code == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines()]
+    names = {(title, kind): name for name, title, kind in (row for row in rows if len(row) == 3)}
+    assert len(names) == len(METHODS) + len(EVENT_METHODS) + len(NODE_METHODS)
+    for (title, kind), name in names.items():
+        titles = {"links of steps": METHODS, "events (tgb)": EVENT_METHODS, "labels of nodes": NODE_METHODS}[kind]
+        assert full_title(name, titles) == title
 
 
 def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..., Outcome]):

@@ -21,6 +21,8 @@ from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import read_table, write_artifact
 from storage.bytes.files import read_bytes
 from storage.database import DatabaseFailed
+from storage.layout import Layout
+from storage.queries import query
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -59,7 +61,10 @@ def test_files_have_the_published_tables(forecasts: str, snapshots: str, tmp_pat
     written_vectors = pl.read_parquet(folder / "vectors.parquet")
     assert written_vectors.drop("published_at").equals(vectors)
     assert written_vectors["published_at"].null_count() == 0
-    assert pl.read_parquet(folder / "ledger.parquet")["step"].to_list() == [6, 6]
+    written_ledger = pl.read_parquet(folder / "ledger.parquet")
+    assert written_ledger["step"].to_list() == [6, 6]
+    in_sql = query(Layout.from_environment(), "select start_time from ledger order by number")["start_time"]
+    assert written_ledger["start_time"].to_list() == in_sql.to_list()  # times or nulls, no number of microseconds
     export("mylog", str(tmp_path / "out"), "csv")
     rows = pl.read_csv(folder / "vectors.csv")
     assert [json.loads(text) for text in rows["vector"]] == vectors["vector"].to_list()

@@ -12,6 +12,7 @@ from storage.champions import PUBLISHED_KINDS, check_one_space, latest_tables, l
 from storage.database import DatabaseFailed, Target, is_database, replace_rows
 from storage.events.table import check_dataset
 from storage.layout import Layout
+from storage.queries import with_timestamps
 
 Format = Literal["parquet", "csv"]
 
@@ -52,7 +53,7 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
         raise ValueError(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
     if "vectors" in tables:
         check_one_space(tables["vectors"], f"vectors of {dataset}")
-    tables["ledger"] = ledger(layout, dataset)
+    tables["ledger"] = with_timestamps(layout, dataset, ledger(layout, dataset).lazy()).collect()
     if is_database(to):
         replace_rows(to, [_target(name, tables.get(name, pl.DataFrame()), dataset, tables["ledger"]) for name in KEYS])
         return [f"dyformer_{name}" for name in tables]
