@@ -85,24 +85,45 @@ def partner_metrics(
     """
     step = graph.num_steps
     nodes = evaluated_nodes(prefix(graph, step - 1), seed=partners["seed"][0])
+    links = {part: _links(graph, node_A) for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A))}
+    # Once for all methods and as float64, because a product with other weights would convert them for each.
+    weights = {part: pair_weights(resamples, *own).astype(np.float64) for part, own in links.items()}
     found: dict[Run, dict[Cell, Measured]] = {}
     for (method, seed), rows in partners.group_by("method", "seed", maintain_order=True):
         node_P, partner_P, rank_P = (rows[name].to_numpy() for name in ("node", "partner", "rank"))
         came_P = linked_in(graph, step, *_ordered(graph, node_P, partner_P)).astype(np.float64)
+        key_P = np.sort(node_P * len(graph.side_N) + partner_P)
         cells = found.setdefault((str(method), int(str(seed))), {})
         for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A)):
-            own_P = np.isin(node_P, node_A)
-            node_L, partner_L = _links(graph, node_A)
-            key_P = np.sort(node_P * len(graph.side_N) + partner_P)
+            node_L, partner_L = links[part]
             among_L = is_among(node_L * len(graph.side_N) + partner_L, key_P).astype(np.float64)
-            measured = [("recall_at_10", among_L, (node_L, partner_L))]
-            for k in FIRST:
-                best_P = own_P & (rank_P <= k)
-                measured.append((f"precision_at_{k}", came_P[best_P], (node_P[best_P], partner_P[best_P])))
-            for metric, value_X, ends in measured:
-                if len(value_X):
-                    [cells[metric, PUBLISHED, part]] = means(value_X[:, None], pair_weights(resamples, *ends))
+            if len(among_L):
+                [cells["recall_at_10", PUBLISHED, part]] = means(among_L[:, None], weights[part])
+            own_P = np.isin(node_P, node_A)
+            weight_BP = pair_weights(resamples, node_P[own_P], partner_P[own_P])
+            for k, precision in _precisions(came_P[own_P], rank_P[own_P], weight_BP).items():
+                cells[f"precision_at_{k}", PUBLISHED, part] = precision
     return found
+
+
+def _precisions(
+    came_P: NDArray[np.float64], rank_P: NDArray[np.int64], weight_BP: NDArray[np.float32]
+) -> dict[int, Measured]:
+    """Give the precision of so many best partners as FIRST has, by one product; none where nobody has a partner."""
+    if not len(came_P):
+        return {}
+    is_among_PK = rank_P[:, None] <= np.array(FIRST)
+    # Sums of whole numbers are exact in any order.
+    total_BK, count_BK = np.hsplit(weight_BP @ np.hstack([came_P[:, None] * is_among_PK, is_among_PK]), 2)
+    total_K, num_K = came_P @ is_among_PK, is_among_PK.sum(axis=0)
+    with np.errstate(invalid="ignore"):  # a resample without any of the pairs is NaN
+        value_BK = total_BK / count_BK
+    return {
+        k: Measured(
+            float(total / num), int(num), value_BK[:, column], float(total), total_BK[:, column], count_BK[:, column]
+        )
+        for column, (k, total, num) in enumerate(zip(FIRST, total_K, num_K, strict=True))
+    }
 
 
 def retrieved_links(retrieved: pl.DataFrame, graph: DynamicGraph, *, seed: int) -> tuple[int, int]:
