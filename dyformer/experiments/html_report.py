@@ -7,7 +7,7 @@ import base64
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from html import escape, unescape
 
 import polars as pl
 from matplotlib.figure import Figure
@@ -32,6 +32,7 @@ from dyformer.experiments.tables import order_in_report, printed_tables
 from dyformer.experiments.verdict import Verdict
 
 PLOT_DPI = 110
+PLOT = re.compile('<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">')
 HEADING = re.compile('<h2 id="([a-z-]+)">(.*)</h2>')
 INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"
 LEDGER = (
@@ -128,6 +129,11 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     ]
     first = [*_verdict(verdict), *_folded("How it was decided", (f"<p>{escape(text)}</p>" for text in details))]
     return PAGE.format(title=escape(f"{title or dataset}: report"), body="\n".join([*first, *_contents(parts), *parts]))
+
+
+def plots_of(page: str) -> dict[str, bytes]:
+    """Give the plots of a page as PNG files, by their title, so that nothing is drawn a second time."""
+    return {unescape(title): base64.b64decode(image) for title, image in PLOT.findall(page)}
 
 
 def _contents(parts: Iterable[str]) -> Iterator[str]:

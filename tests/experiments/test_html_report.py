@@ -10,7 +10,7 @@ import polars as pl
 from dyformer.evaluation.drift import DRIFT_SCHEMA
 from dyformer.evaluation.forecasts.forecast_rows import RELIABILITY_SCHEMA
 from dyformer.evaluation.rows import METRICS_SCHEMA
-from dyformer.experiments.html_report import html_report
+from dyformer.experiments.html_report import html_report, plots_of
 from dyformer.experiments.verdict import Verdict
 
 TAGS = set("html head meta title style body h1 h2 p div b nav a details summary table caption tr th td img".split())  # noqa: SIM905, as a list it is long
@@ -84,6 +84,13 @@ def test_page_has_the_tables_sentences_and_plots_of_both_protocols():
         "AUC with intervals, all links",
     ]
     assert all(image.startswith(b"\x89PNG") for image in page.plots().values())
+
+
+def test_the_plots_of_a_page_are_those_that_a_browser_finds():
+    reliability = service_rows()["reliability"]
+    text = html_report(ranking("5"), "mylog", counts={"<img>": "300"}, verdict=VERDICT, reliability=reliability)
+    assert len(Page(text).plots()) > 1
+    assert plots_of(text) == Page(text).plots()
 
 
 def test_curves_are_drawn_where_several_steps_were_evaluated():

@@ -265,7 +265,7 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     for plot in ("AUC of each method by family", "Precision of the ten best", "AUC of each step, all links"):
         assert f'alt="{plot}' in page
     client = mlflow.MlflowClient(run["tracking"]["tracker"])
-    for plot in ("plots/auc_by_family.png", "plots/drift.png"):
+    for plot in ("plots/auc_of_each_method_by_family_of_negatives.png", "plots/drift_of_each_step.png"):
         picture = client.download_artifacts(run["tracking"]["run"], plot, str(store.parent))
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
     found = client.download_artifacts(run["tracking"]["run"], "report.html", str(store.parent))

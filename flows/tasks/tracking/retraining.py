@@ -14,7 +14,8 @@ from dyformer.evaluation.forecasts.stored_forecast import history_tables
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.experiments.plots import drift_curve, loss_curve
+from dyformer.experiments.html_report import plots_of
+from dyformer.experiments.plots import loss_curve
 from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
@@ -22,12 +23,11 @@ from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.made import made
 from flows.tasks.models import Contender, model_losses, model_times
-from flows.tasks.report import earlier_metrics, forecast_facts, read_report, report_page
+from flows.tasks.report import forecast_facts, read_report, report_page
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.spaces import OWN, read_rotation, space_record, unrotated_vectors
 from flows.tasks.tracking.content import (
     difference_tags,
-    draw,
     flow_run_tag,
     main_metrics,
     run_key,
@@ -146,9 +146,10 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
             {"best_baseline": "none", "difference": "none", **difference_tags(ranked.filter(method=contender.title))}
         )
         _track_published(run, table.filter(protocol=FORECASTS.name, slice="all"))
-        _draw_metrics(run, opened, table, summary)
+        if not pairs.is_empty():
+            track_tables(run, PAPER, pairs, opened.dataset)
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
-        run.artifact("report.html", report_page(table, summary).encode())
+        _track_page(run, report_page(table, summary))
         run.table("metrics.csv", table)
         _track_promotion(run, promotion)
         _track_drift(run, opened, addresses["drift"])
@@ -210,23 +211,20 @@ def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
 
 
 def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
-    """Track the distances of the newest step from the earlier ones as drift/interactions, ..., and all as a plot."""
+    """Track the distances of the newest step from the earlier ones as drift/interactions, ..., and all as a table."""
     rows, alarms = read_drift(drift)
     newest = rows.filter(pl.col("step") == opened.num_steps, pl.col("deviation").is_not_null())
     values = {f"drift/{row['metric']}": row["deviation"] for row in newest.to_dicts()}
     run.metrics(values, step=opened.num_steps, replace=True)
     run.tags({"alarms": "; ".join(alarms) or "none"})
     run.table("drift.csv", rows)
-    run.plot("plots/drift.png", drift_curve(rows))
 
 
-def _draw_metrics(run: TrackedRun, opened: Snapshots, table: pl.DataFrame, summary: dict[str, Any]) -> None:
-    """Plot the metrics of both protocols, and attach the tables of the paper's."""
-    pairs = table.filter(protocol=PAPER.name)
-    if not pairs.is_empty():
-        draw(run, pairs, {"course": pl.concat([pairs, *earlier_metrics(opened, summary)])})
-        track_tables(run, PAPER, pairs, opened.dataset)
-    draw(run, table.filter(protocol=PREQUENTIAL.name))
+def _track_page(run: TrackedRun, page: str) -> None:
+    """Attach the report, and each of its plots as a file named by its title."""
+    run.artifact("report.html", page.encode())
+    for title, image in plots_of(page).items():
+        run.artifact(f"plots/{'_'.join(re.findall('[a-z0-9]+', title.lower()))}.png", image)
 
 
 def _track_published(run: TrackedRun, rows: pl.DataFrame) -> None:
