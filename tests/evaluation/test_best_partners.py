@@ -78,6 +78,27 @@ def test_precision_and_recall_are_counted_from_the_links_of_the_step(kind: str, 
     assert 0 < cells["precision_at_10", PUBLISHED, KNOWN].value < 1
 
 
+def test_a_resample_counts_each_pair_as_often_as_both_of_its_ends():
+    partners = partners_of(trial_of())
+    resamples = node_resamples([np.arange(len(GRAPH.side_N))], num_resamples=6, generator=np.random.default_rng(0))
+    cells = partner_metrics(partners, prefix(GRAPH, STEP), resamples)["Contact recency", 0]
+    num_known = GRAPH.snapshots[STEP - 2].num_nodes
+    source_R, target_R = step_pairs(GRAPH, STEP)
+    links = {p for p in zip(source_R.tolist(), target_R.tolist(), strict=True) if max(p) < num_known}
+    busiest = set(evaluated_nodes(prefix(GRAPH, STEP - 1), seed=0).busiest_A.tolist())
+    listed = {(node, partner): rank for node, rank, partner in partners.select("node", "rank", "partner").rows()}
+    for resample, weight_S in enumerate(resamples.weight_BS):
+        times = dict(zip(resamples.node_S.tolist(), weight_S.tolist(), strict=True))
+        for name, pairs, counted in (
+            ("precision_at_2", [pair for pair, rank in listed.items() if rank <= 2], links),
+            ("precision_at_10", list(listed), links),
+            ("recall_at_10", list(links), set(listed)),
+        ):
+            weights = {pair: times[pair[0]] * times[pair[1]] for pair in pairs if pair[0] in busiest}
+            came = sum(weight for pair, weight in weights.items() if pair in counted)
+            assert cells[name, PUBLISHED, BUSIEST].value_B[resample] == came / sum(weights.values())
+
+
 def test_each_node_has_its_ten_best_retrieved_partners():
     trial = trial_of()
     partners, retrieved = partners_of(trial), retrieved_of(trial)

@@ -100,14 +100,14 @@ def partner_metrics(
             if len(among_L):
                 [cells["recall_at_10", PUBLISHED, part]] = means(among_L[:, None], weights[part])
             own_P = np.isin(node_P, node_A)
-            weight_BP = pair_weights(resamples, node_P[own_P], partner_P[own_P])
+            weight_BP = pair_weights(resamples, node_P[own_P], partner_P[own_P]).astype(np.float64)
             for k, precision in _precisions(came_P[own_P], rank_P[own_P], weight_BP).items():
                 cells[f"precision_at_{k}", PUBLISHED, part] = precision
     return found
 
 
 def _precisions(
-    came_P: NDArray[np.float64], rank_P: NDArray[np.int64], weight_BP: NDArray[np.float32]
+    came_P: NDArray[np.float64], rank_P: NDArray[np.int64], weight_BP: NDArray[np.float64]
 ) -> dict[int, Measured]:
     """Give the precision of so many best partners as FIRST has, by one product; none where nobody has a partner."""
     if not len(came_P):
