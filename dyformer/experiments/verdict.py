@@ -1,14 +1,14 @@
 """The outcome of a run, as plain values -> the verdict in plain words, which stands before every table."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from dyformer.evaluation.config import METRIC_TITLES
-from dyformer.evaluation.costs import is_simple
+from dyformer.evaluation.costs import has_vectors, is_simple
 from dyformer.evaluation.promotion import MIN_QUERIES
 from dyformer.experiments.printed import TOO_FEW
 
@@ -57,12 +57,11 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
 
 
 def in_words(difference: list[float] | None) -> str:
-    """Write the sign of an interval (low, mean, high): "clearly better", "not clearly better" or the like."""
+    """Write the sign of an interval (low, mean, high): "clearly better", "clearly worse" or "not clearly different"."""
     if difference is None:
         return TOO_FEW
-    low, mean, high = difference
-    side = "better" if mean >= 0 else "worse"
-    return f"clearly {side}" if low > 0 or high < 0 else f"not clearly {side}"
+    low, _, high = difference
+    return "clearly better" if low > 0 else "clearly worse" if high < 0 else "not clearly different"
 
 
 def _publisher(promotion: Mapping[str, Any]) -> str:
@@ -81,24 +80,49 @@ def _named(previous: Mapping[str, Any], title: str) -> str:
 
 
 def _why_it_stays(promotion: Mapping[str, Any]) -> str:
-    compared = promotion.get("compared")
-    if promotion.get("difference") is None or compared is None:
+    compared, difference, champion = promotion.get("compared"), promotion.get("difference"), promotion["champion"]
+    if promotion.get("tied") is not None:
+        return _tie(promotion)
+    if difference is None or compared is None:
         return promotion["reason"]
-    if compared[0] == promotion["champion"]["title"] and not promotion["champion"]["models"]:
-        return "no model was trained, and no simple method is clearly better"
-    return f"the newly trained {compared[0]} is {in_words(promotion['difference'])}" + (
-        ", but not in all kinds of links" if promotion["difference"][0] > 0 else ""
-    )
+    if compared[0] == champion["title"] and not champion["models"]:
+        return f"no model was trained, and {_no_better(compared[1], difference)}"
+    challenger = f"the newly trained {compared[0]}" if has_vectors(compared[0]) else compared[0]
+    return f"{challenger} is {_than_the_champion(difference)}"
 
 
 def _why_it_came(promotion: Mapping[str, Any]) -> str:
+    compared, difference = promotion.get("compared"), promotion.get("difference")
     if promotion.get("tied") is not None:
-        return f"it is as good as {promotion['tied']} and costs less"
-    if promotion["previous"] is None and promotion["promoted"]:
-        return "this log had no champion, and no method is clearly better"
-    if promotion.get("difference") is None or promotion.get("compared") is None:
+        return _tie(promotion)
+    if difference is None or compared is None:
         return promotion["reason"]
-    return f"it is {in_words(promotion['difference'])} than {promotion['compared'][1]} on the newest window"
+    if promotion["previous"] is None and promotion["promoted"]:
+        return f"this log had no champion, and {_no_better(compared[1], difference, 'method')}"
+    if not difference[0] > 0:  # there was no test against a champion, whose weights are missing or do not fit
+        return promotion["reason"]
+    return f"it is clearly better than {compared[1]} on the newest window"
+
+
+def _tie(promotion: Mapping[str, Any]) -> str:
+    return f"it is as good as {promotion['tied']} and costs less"
+
+
+def _no_better(best: str, difference: Sequence[float], kind: str = "simple method") -> str:
+    """Say why the best of the others is no champion, from the difference of the champion less this one."""
+    if difference[2] < 0:
+        return f"{best} is clearly better over all links, but clearly worse for some kinds of links"
+    return f"no {kind} is clearly better"
+
+
+def _than_the_champion(difference: Sequence[float]) -> str:
+    """Compare the challenger, which did not win, with the champion that stays."""
+    low, mean, high = difference
+    if low > 0:
+        return "clearly better than the champion over all links, but clearly worse for some kinds of links"
+    if high < 0:
+        return "clearly worse than the champion"
+    return f"{'better' if mean > 0 else 'worse'} than the champion, but not clearly" if mean else "no better"
 
 
 def _gain(promotion: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ OUTCOME: dict[str, Any] = {
     "gain": GAIN,
     "vectors": VECTORS,
 }
+STAYS: dict[str, Any] = {"champion": OLDER, "previous": OLDER, "promoted": False}
 START, END = datetime.fromisoformat("2024-03-25"), datetime.fromisoformat("2024-04-01")
 FORECAST = {"step": 13, "valid_from": START, "valid_to": END, "repeats": 0.54, "calibration_step": 12}
 NO_ROWS = pl.DataFrame(schema=METRICS_SCHEMA)
@@ -93,15 +94,42 @@ def test_the_verdict_says_all_that_a_reader_looks_for():
             "publishes, instead of Forecaster with DyFormer with older weights: it is clearly better than",
         ),
         (
-            {"champion": OLDER, "previous": OLDER, "promoted": False, "difference": [-0.02, -0.01, 0.01]},
-            "publishes, as before: the newly trained Forecaster with DyFormer is not clearly worse",
+            {**STAYS, "difference": [-0.02, -0.01, 0.01]},
+            "as before: the newly trained Forecaster with DyFormer is worse than the champion, but not clearly.",
         ),
         (
-            {"champion": OLDER, "previous": OLDER, "promoted": False, "difference": [0.01, 0.02, 0.03]},
-            "is clearly better, but not in all kinds of links",
+            {**STAYS, "difference": [-0.01, 0.01, 0.02]},
+            "as before: the newly trained Forecaster with DyFormer is better than the champion, but not clearly.",
+        ),
+        ({**STAYS, "difference": [-0.01, 0.0, 0.01]}, "the newly trained Forecaster with DyFormer is no better."),
+        (
+            {**STAYS, "difference": [-0.03, -0.02, -0.01]},
+            "the newly trained Forecaster with DyFormer is clearly worse than the champion.",
         ),
         (
-            {"champion": OLDER, "previous": OLDER, "promoted": False, "difference": None, "reason": "no weights"},
+            {**STAYS, "difference": [0.01, 0.02, 0.03]},
+            "is clearly better than the champion over all links, but clearly worse for some kinds of links.",
+        ),
+        (
+            {**STAYS, "difference": [-0.1, -0.05, 0.01], "compared": [WITHOUT["title"], "champion"]},
+            "as before: Forecaster without vectors is worse than the champion, but not clearly.",
+        ),
+        (
+            {"champion": WITHOUT, "previous": WITHOUT, "promoted": False, "compared": [WITHOUT["title"], WITH["title"]]}
+            | {"tied": WITH["title"]},
+            "as before: it is as good as Forecaster with DyFormer and costs less.",
+        ),
+        (
+            {"difference": [-0.03, -0.02, -0.01], "compared": [WITH["title"], "L3"]},
+            "this log had no champion, and L3 is clearly better over all links, but clearly worse for some kinds of",
+        ),
+        ({"difference": None, "compared": None, "reason": "few queries"}, "publishes: few queries."),
+        (
+            {"previous": OLDER, "compared": [WITH["title"], "L3"], "reason": "the champion's weights are missing"},
+            "instead of Forecaster with DyFormer with older weights: the champion's weights are missing.",
+        ),
+        (
+            {**STAYS, "difference": None, "reason": "no weights"},
             "as before: no weights",
         ),
         (
@@ -121,9 +149,9 @@ def test_who_publishes_and_why(changes: dict[str, Any], words: str):
     [
         ([0.01, 0.02, 0.03], "clearly better"),
         ([-0.03, -0.02, -0.01], "clearly worse"),
-        ([-0.01, 0.02, 0.05], "not clearly better"),
-        ([-0.05, -0.02, 0.01], "not clearly worse"),
-        ([0.0, 0.02, 0.04], "not clearly better"),
+        ([-0.01, 0.02, 0.05], "not clearly different"),
+        ([-0.05, -0.02, 0.01], "not clearly different"),
+        ([0.0, 0.02, 0.04], "not clearly different"),
         (None, "too few to say"),
     ],
 )
@@ -214,6 +242,8 @@ def test_a_retraining_without_a_training_says_so():
     changes = {"champion": WITHOUT, "previous": WITHOUT, "promoted": False, "compared": [WITHOUT["title"], "L3"]}
     first = text_of({**changes, "difference": [-0.1, 0.05, 0.2]}).splitlines()[0]
     assert first.endswith("publishes, as before: no model was trained, and no simple method is clearly better.")
+    worse = text_of({**changes, "difference": [-0.3, -0.2, -0.1]}).splitlines()[0]
+    assert "no model was trained, and L3 is clearly better over all links, but clearly worse for some" in worse
 
 
 def test_what_is_not_known_is_said():
