@@ -4,17 +4,17 @@ import math
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dyformer
@@ -28,6 +28,7 @@ MOST_EVENTS = 10_000  # of a request
 MOST_PAIRS = 10_000
 MOST_TARGETS = 1_000
 MOST_FAULTS = 20  # that are named
+MOST_NAMED = 40  # letters of an unknown name
 MOST_BYTES = 32_000_000  # of a body
 SURROGATE = re.compile("[\ud800-\udfff]")
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -45,7 +46,28 @@ def _writable(value: str | int) -> str | int:
 Id = Annotated[StrictInt | StrictStr, AfterValidator(_writable)]
 
 
-class Event(BaseModel):
+class Body(BaseModel):
+    """What a request sends; an unknown field is refused, because what it holds would not count without a word."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, sent: Any) -> Any:
+        """Name an unknown field as an escaped text, which a response can repeat, and the fields there are."""
+        if isinstance(sent, dict) and (problem := _unknown("field", sent, cls.model_fields)):
+            raise ValueError(problem)
+        return sent
+
+
+def _unknown(kind: str, sent: Iterable[str], known: Iterable[str]) -> str | None:
+    """Give the refusal of the first of the names that is not known; None where all are."""
+    names = list(known)
+    unknown = next((name for name in sent if name not in names), None)
+    return None if unknown is None else f"unknown {kind} {unknown[:MOST_NAMED]!a}: expected {', '.join(names)}"
+
+
+class Event(Body):
     """An event that happened: ids as in the log; a time as a date of ISO 8601, or as a number in the log's unit."""
 
     source: Id
@@ -54,7 +76,7 @@ class Event(BaseModel):
     weight: float = 1.0
 
 
-class Events(BaseModel):
+class Events(Body):
     """Events that happened; all of them are accepted, or none."""
 
     events: Annotated[list[Event], Field(min_length=1, max_length=MOST_EVENTS)]
@@ -90,14 +112,14 @@ class RankingOf(BaseModel):
     ranking: list[RankedTarget]
 
 
-class Pair(BaseModel):
+class Pair(Body):
     """A source and a target."""
 
     source: Id
     target: Id
 
 
-class Pairs(BaseModel):
+class Pairs(Body):
     """Pairs to score as of a time, by default as of now."""
 
     pairs: Annotated[list[Pair], Field(min_length=1, max_length=MOST_PAIRS)]
@@ -208,6 +230,13 @@ def application(service: LiveService) -> FastAPI:
     return app
 
 
+async def _check_parameters(request: Request) -> None:
+    """Raise HTTPException for a parameter that the address has and the request has not, such as `horizn`."""
+    known = (parameter.alias for parameter in request.scope["route"].dependant.query_params)
+    if problem := _unknown("parameter", request.query_params, known):
+        raise HTTPException(422, problem)
+
+
 def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
     @app.post("/events", response_model=AcceptedEvents)
     def events(body: Events) -> JSONResponse:
@@ -220,7 +249,7 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
         metrics.accepted.inc(accepted.num_events)
         return JSONResponse({"accepted": accepted.num_events, "late": accepted.num_late})
 
-    @app.get("/rank/{source:path}", response_model=RankingOf)
+    @app.get("/rank/{source:path}", response_model=RankingOf, dependencies=[Depends(_check_parameters)])
     async def rank(  # in the loop: handing such short work to another thread, and its wait for it, takes longer
         source: str,
         k: Annotated[int, Query(ge=1, le=MOST_TARGETS)] = 10,

@@ -321,6 +321,7 @@ def test_scores_are_in_the_order_of_the_pairs(client):
         ({"target": "x" * 1_001}, "1 to 1,000 letters"),
         ({"source": None}, "valid"),
         ({"source": True}, "valid"),
+        ({"amount": 500.0}, "unknown field 'amount': expected source, target, time, weight"),
     ],
 )
 def test_a_wrong_event_is_named_and_none_is_accepted(client, service, store, changes, words):
@@ -358,6 +359,7 @@ def test_an_event_before_the_first_step_is_refused_because_an_ingest_would_be(tm
         ("/rank/u3?at=never", "expected a date such as"),
         ("/rank/u3?at=1e999999999", "expected a finite number"),
         ("/rank/u3?k=0", "greater than or equal to 1"),
+        ("/rank/u3?horizn=6h&k=5", "unknown parameter 'horizn': expected k, at, reasons, horizon"),
     ],
 )
 def test_a_wrong_request_is_named(client, path, words):
@@ -376,12 +378,33 @@ def test_a_wrong_request_is_named(client, path, words):
         ("/score", '{"pairs": [{"source": "u1", "target": "\\udfff"}]}'),
         ("/score", '{"pairs": [{"source": "u1"}], "at": Infinity}'),
         ("/score", '{"pairs": [{"source": "u1", "target": "p1"}], "at": NaN}'),
+        ("/events", '{"events": [{"source": "u1", "target": "p1", "time": 1, "\\ud800": 1}]}'),
     ],
 )
 def test_a_value_that_no_response_can_repeat_is_refused(client, path, body):
     answer = client.post(path, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
     assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/events", {"events": [event()], "dataset": NAME}, "unknown field 'dataset': expected events"),
+        ("/score", {"pairs": [{"source": "u1", "target": "p1"}], "horizon": "6h"}, "'horizon': expected pairs, at"),
+        (
+            "/score",
+            {"pairs": [{"source": "u1", "target": "p1", "at": 1}]},
+            "unknown field 'at': expected source, target",
+        ),
+        ("/events", {"events": [event()], "x" * 1_000: 1}, f"unknown field '{'x' * 40}': expected"),
+    ],
+)
+def test_a_field_that_would_not_count_is_refused(client, path, body, words):
+    answer = client.post(path, json=body)
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"][0]["msg"]
+    assert len(answer.content) < 300
 
 
 def test_a_refusal_does_not_repeat_the_body(client):
