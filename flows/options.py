@@ -107,7 +107,11 @@ READING_OPTIONS: dict[str, Any] = {
     "source": _option(str, "--source", help="column of the source: a name, or a position from 0"),
     "target": _option(str, "--target", help="column of the target"),
     "time": _option(str, "--time", help="column of the time"),
-    "weight": _option(str, "--weight", help="column of the weight"),
+    "weight": _option(
+        str,
+        "--weight",
+        help="column of the weight, such as an amount; the forecasters alone read it, and snapshots count rows",
+    ),
     "label": _option(str, "--label", help="column of the label (0 or 1)"),
     "separator": _option(str, "--separator", help="comma, tab, semicolon, pipe, space (one or more), or a character"),
     "has_header": _option(bool, "--header/--no-header", help="whether the first row names the columns"),

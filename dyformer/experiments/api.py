@@ -282,6 +282,7 @@ class Log:
             columns |= {f"{end}_side": pl.repeat(side, len(joined), dtype=pl.Int8, eager=True)} if target_side else {}
         parsed = window if isinstance(window, Window) else Window.parse(str(window))
         dynamic = build_snapshots(pl.DataFrame(columns), parsed, self.plan.time_unit)
+        dynamic = replace(dynamic, directed=self.plan.directed)
         return Graph(dynamic=dynamic, nodes=nodes[dynamic.node_N], time_unit=self.plan.time_unit, window=parsed)
 
 
@@ -291,10 +292,12 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     source: str | int | None = None,
     target: str | int | None = None,
     time: str | int | None = None,
+    weight: str | int | None = None,
     time_unit: TimeUnit | None = None,
     separator: str | None = None,
     comment_marks: str = "%#",
     bipartite: bool | None = None,
+    directed: bool | None = None,
     max_bad: float = 0.01,
 ) -> Log:
     """Read an interaction log: files of this machine, a data frame, an Arrow stream, or a list of tuples.
@@ -304,15 +307,16 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
 
     Args:
         log: a path, several paths with rows of one form, a polars (also lazy) or pandas frame, any object with
-            `__arrow_c_stream__` (a pyarrow table, a DuckDB relation), or tuples (source, target, time) or (source,
-            target, time, weight).
-        source: column of the source, by name or position from 0; likewise target and time.
+            `__arrow_c_stream__` (a pyarrow table, a DuckDB relation), or tuples (source, target, time[, weight]).
+        source: column of the source, by name or position from 0; likewise target, time and weight.
         target: column of the target.
         time: column of the time.
+        weight: column of the weight; without one it is 1. Snapshots count rows, and the forecasters alone read it.
         time_unit: "s", "ms", "us", "ns" (since the epoch), "iso", "day-first", "month-first" or "step".
         separator: the character between the fields of delimited text; " " stands for any number of spaces and tabs.
         comment_marks: characters that begin a comment line above the rows, or anywhere in a log without a header.
         bipartite: two id spaces: source 7 and target 7 are different nodes.
+        directed: whether the order of source and target matters, as it does by default.
         max_bad: fraction of unusable rows that is accepted; they are in `log.quarantine`.
 
     Raises:
@@ -326,10 +330,12 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
         source=source,
         target=target,
         time=time,
+        weight=weight,
         time_unit=time_unit,
         separator=separator,
         comment_marks=comment_marks,
         bipartite=bipartite,
+        directed=directed,
     )
     plan = sniff_plan(files, declared)
     result = read_events(files, plan)

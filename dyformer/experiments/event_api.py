@@ -39,7 +39,8 @@ class EventModel:
         """Let events count that are not older than the newest one so far; they may have new nodes.
 
         Args:
-            events: a frame with the columns of the log, or tuples (source, target, time) or with a weight.
+            events: a frame with the columns of the log, that of the weight too, or tuples (source, target, time) or
+                with a weight.
 
         Raises:
             ValueError: an event older than the newest one so far, or rows that are not usable.
@@ -92,7 +93,7 @@ class EventModel:
         return pl.DataFrame(columns)
 
 
-COLUMNS = ("source", "target", "time")
+COLUMNS = ("source", "target", "time", "weight")
 
 
 def fit_events(

@@ -110,6 +110,28 @@ def test_file_polars_frame_and_pandas_frame_give_one_graph(frame: pl.DataFrame, 
         assert all(np.array_equal(one, two) for one, two in zip(edges(other), edges(graph), strict=True))
 
 
+def test_weights_are_read_by_the_forecaster_and_by_no_baseline_of_counts(frame: pl.DataFrame, graph: Graph) -> None:
+    amounts = frame.with_columns(amount=pl.int_range(pl.len()) % 7 * 10.0)
+    log = dyformer.read_log(amounts, weight="amount")
+    assert log.events["weight"].to_list() == amounts["amount"].to_list()
+    assert set(dyformer.read_log(amounts).events["weight"]) == {1.0}
+    weighted = log.snapshots("7d")
+    assert all(np.array_equal(one, two) for one, two in zip(edges(weighted), edges(graph), strict=True))
+    pairs = [("u0007", "u0002"), ("u0001", "u0003"), ("u0005", "u0010")]
+    for method, is_equal in (("L3", True), ("Forecaster without vectors", False)):
+        one, two = (dyformer.fit(each, method).scores(pairs) for each in (weighted, graph))
+        assert one.equals(two) == is_equal, method
+
+
+def test_a_log_that_is_declared_undirected_gives_each_pair_to_both_of_its_ends(frame: pl.DataFrame) -> None:
+    graph = dyformer.read_log(frame, directed=False).snapshots("7d")
+    assert (graph.dynamic.directed, graph.until(5).dynamic.directed) == (False, False)
+    assert dyformer.read_log(frame).snapshots("7d").dynamic.directed
+    pairs = [("u0007", "u0002"), ("u0002", "u0007")]
+    one, other = dyformer.fit(graph, "Forecaster without vectors").scores(pairs)["probability"]
+    assert one == other
+
+
 def test_integer_ids_stay_integers_and_texts_of_digits_stay_texts(frame: pl.DataFrame) -> None:
     numbers = frame.with_columns(pl.col("source", "target").str.slice(1).cast(pl.Int64))
     texts = numbers.with_columns(pl.col("source", "target").cast(pl.String))

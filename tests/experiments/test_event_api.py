@@ -30,6 +30,15 @@ def model(rows=ROWS):
     return dyformer.fit_events(dyformer.read_log(frame(rows), time_unit="s", bipartite=True))
 
 
+def observed_by(grown, events):
+    """Give what a model observes of events."""
+    named = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grown._ranking, "observe", named.append)
+        grown.observe(events)
+    return named
+
+
 def test_observed_events_count_as_if_the_log_had_them():
     more = [("u3", "p-new", NEXT), ("someone", "p2", NEXT + 1)]
     grown = model()
@@ -47,6 +56,17 @@ def test_observed_events_count_as_if_the_log_had_them():
         ValueError, match=re.escape(f"expected events from {newest} on, the time of the newest so far; got")
     ):
         grown.observe([("u3", "p1", ROWS[0][2])])
+
+
+def test_observed_events_have_the_weights_of_the_column_that_the_log_has_them_in():
+    rows = frame(ROWS).with_columns(amount=pl.int_range(pl.len()) % 7 * 10.0)
+    grown = dyformer.fit_events(dyformer.read_log(rows, weight="amount", time_unit="s", bipartite=True))
+    came = frame([("u3", "p1", NEXT)])
+    grown.observe(came.with_columns(amount=pl.lit(500.0)))
+    weights = [named.weights for named in observed_by(grown, came.with_columns(amount=pl.lit(70.0)))]
+    assert weights == [[70.0]]
+    with pytest.raises(ValueError, match="has no column 'amount'"):
+        grown.observe(came)
 
 
 def test_a_horizon_has_the_probability_of_each_pair_within_it():
