@@ -91,7 +91,7 @@ def undone_line(dataset: str, taken: "TakenBack") -> str:
         f"{dataset}: took back commit {taken.commit} ({', '.join(taken.files)}): {taken.num_accepted:,} events and"
         f" {taken.num_quarantined:,} rejected rows left the log; event table version {taken.version}\n"
         "The next ingest reads a file again that is still where it looks. Forecasts that were made with these rows stay"
-        f" published until `dyformer predict {dataset}` or a retraining, and their outcomes stay in the ledger."
+        f" published until `dyformer predict {dataset}` or a retraining; outcomes that read them are made anew."
     )
 
 

@@ -24,6 +24,7 @@ from storage.bytes.checksums import (
     wrong_kind,
 )
 from storage.bytes.files import Stamp
+from storage.events.table import taken_back
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -83,6 +84,7 @@ OUTCOME_SCHEMA = {
     "probability": pl.Float64,  # mean of the forecast pairs
     "calibration_error": pl.Float64,
     "brier": pl.Float64,
+    "table_version": pl.Int64,  # of the events that the forecast was compared with
 }
 
 
@@ -232,8 +234,13 @@ def publications(layout: Layout, dataset: str) -> pl.DataFrame:
 
 
 def outcomes(layout: Layout, dataset: str) -> pl.DataFrame:
-    """All outcomes of a dataset, at most one row a publication and slice, with the columns of OUTCOME_SCHEMA."""
-    return _read(layout.artifacts("outcomes", dataset), OUTCOMES, OUTCOME_SCHEMA)
+    """All outcomes of a dataset, at most one row a publication and slice, with the columns of OUTCOME_SCHEMA.
+
+    Those that read rows of a commit that was taken back since are none.
+    """
+    rows = _read(layout.artifacts("outcomes", dataset), OUTCOMES, OUTCOME_SCHEMA)
+    read = rows["table_version"].drop_nulls().unique().to_list()
+    return rows.filter(~pl.col("table_version").is_in(taken_back(layout, dataset, read)).fill_null(value=False))
 
 
 def ledger(layout: Layout, dataset: str) -> pl.DataFrame:

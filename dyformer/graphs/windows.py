@@ -35,6 +35,9 @@ FEW_WINDOWS = 20
 USEFUL_WINDOWS = 3
 """With fewer windows there is no step to evaluate, so no message recommends them."""
 
+FAR_SHARE = 0.01  # of the rows of a window: so few far rows are an error sooner than the log going on
+FAR_GAPS = 2  # times the longest time without a row before
+
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
 MICROSECOND = timedelta(microseconds=1)
@@ -152,6 +155,42 @@ def emptiness(windows: Windows, time_R: NDArray[np.int64], time_unit: TimeUnit) 
         f" nearly all are of {' to '.join(middle)}; choose longer windows, or ones of equal counts, with `window`, or"
         " look whether these times are right"
     )
+
+
+class FarRows(NamedTuple):
+    """The newest rows of a log, where they are few and far after all others."""
+
+    num_rows: int
+    before: int  # time of the last row of the others
+    first: int  # time of the first far row
+    num_windows: int  # that they end
+
+
+def far_rows(windows: Windows, time_R: NDArray[np.int64], newest: int) -> FarRows | None:
+    """Find few rows that lie more than a window after all others, as a mistyped date does; None without such rows.
+
+    They would end windows that may still grow. The gap before them is more than FAR_GAPS times as long as any gap
+    before it, and they are at most FAR_SHARE of the rows of a window with rows, or one.
+
+    Args:
+        windows: windows of the rows, of a given length.
+        time_R: times of the rows, ascending.
+        newest: the gap begins at this time or later.
+    """
+    begin = max(int(np.searchsorted(time_R, newest, "right")) - 1, 0)
+    gap_G = np.diff(time_R[begin:])
+    if begin == 0 or not len(gap_G):
+        return None
+    row = begin + int(gap_G.argmax())
+    num_far, gap = len(time_R) - 1 - row, int(gap_G.max())
+    num_used = int(np.count_nonzero(windows.end_row_T > windows.first_row_T))
+    earlier = int(np.diff(time_R[: row + 1]).max())
+    length = int((windows.end_time_T - windows.start_time_T).max())
+    is_far = gap > length and gap > FAR_GAPS * earlier and num_far <= max(1, FAR_SHARE * len(time_R) / num_used)
+    if not is_far:
+        return None
+    before, first = int(time_R[row]), int(time_R[row + 1])
+    return FarRows(num_far, before, first, int(((windows.end_time_T > before) & (windows.end_time_T <= first)).sum()))
 
 
 def complete_ends(

@@ -175,8 +175,12 @@ class NodeInput(nn.Module):
         return IdRows(node_U=node_U, row_UO=row_UO)
 
     def mark_trained(self, node_B: Tensor, is_used_B: Tensor) -> None:
-        """Count nodes as trained from now on whose rows the loss uses; a node may be used once and dropped once."""
-        self.trained_N.index_put_((node_B,), is_used_B, accumulate=True)  # of bools, "or"
+        """Count nodes as trained from now on whose rows the loss uses; a node may be used once and dropped once.
+
+        A loss of validation trains nothing, and counts none.
+        """
+        if self.training:
+            self.trained_N.index_put_((node_B,), is_used_B, accumulate=True)  # of bools, "or"
 
     def structure(self, feature_BF: Tensor) -> Tensor:
         """Give structural rows `[B, S]`: a linear map of the features, which a decoder can read, plus a network."""

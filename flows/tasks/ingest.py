@@ -9,21 +9,24 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.graphs.windows import TooFewRows, emptiness, split_windows
+from dyformer.graphs.windows import FarRows, TooFewRows, emptiness, far_rows, split_windows
+from dyformer.logs.contract import ForeignLog
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
-from dyformer.logs.time_windows import Window
+from dyformer.logs.time_windows import Window, written_time
 from flows.tasks.reading import (
     FIXED,
+    MAX_NAMED,
     check_contract,
     check_duplicates,
     check_lateness,
     check_unread,
     declared_log,
     fraction,
+    name_of,
     with_form,
     without_forms,
 )
@@ -92,8 +95,16 @@ def ingest_log(
             results |= _read_received(received, declared, show, database, len(results))
         time_R = _sorted_times(layout, dataset, results, database)
         check_lateness(reading.get("lateness"), declared.time_unit)
-        may_be_short = check is None and "window" not in reading
-        _check_window(time_R, window, declared.time_unit, check, show, may_be_short=may_be_short)
+        far = _check_window(
+            time_R,
+            window,
+            declared.time_unit,
+            check,
+            show,
+            may_be_short=check is None and "window" not in reading,
+            newest=max((row["last_time"] for row in stored if row["last_time"] is not None), default=None),
+        )
+        _check_far(dataset, far, _names(results, received), declared.time_unit, show, force=reading.get("force"))
         with _committing(layout, dataset, was_there=num_stored > 0):
             declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan, results), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
@@ -293,10 +304,12 @@ def _check_window(
     show: Callable[[str], None],
     *,
     may_be_short: bool,
-) -> None:
+    newest: int | None,
+) -> FarRows | None:
     """Raise WindowError if the window does not fit the log; pass the number of snapshots to `check`.
 
-    Most windows without a row are named, and so are fewer rows than windows in a log that may be short.
+    Most windows without a row are named, and so are fewer rows than windows in a log that may be short. Returned are
+    few rows far after all others, where the log had rows before, up to the time `newest`.
     """
     try:
         windows = split_windows(time_R, window, time_unit)
@@ -304,11 +317,49 @@ def _check_window(
         if not may_be_short:
             raise
         show(f"no snapshots yet: {error}")
-        return
+        return None
     if sentence := emptiness(windows, time_R, time_unit):
         show(sentence)
     if check is not None:
         check(len(windows.start_time_T))
+    return None if newest is None or window.count is not None else far_rows(windows, time_R, newest)
+
+
+def _names(results: Mapping[str, ReadResult | SpilledRows], received: Mapping[Content, RawFile]) -> list[str]:
+    """List the names of the new files, without those of events that a server received."""
+    taken = {content.sha256 for content in received}
+    return [name_of(result) for batch, result in results.items() if batch not in taken]
+
+
+def _check_far(
+    dataset: str,
+    far: FarRows | None,
+    names: Sequence[str],
+    time_unit: Any,
+    show: Callable[[str], None],
+    *,
+    force: bool | None,
+) -> None:
+    """Raise ForeignLog where a few rows lie far after all others; without a file among the new rows they are named.
+
+    A server has accepted its events, so that they are committed in any case.
+    """
+    if far is None:
+        return
+    first, before = (written_time(time, time_unit) for time in (far.first, far.before))
+    sentence = (
+        f"{far.num_rows:,} {'row lies' if far.num_rows == 1 else 'rows lie'} far after all others, from {first}, where"
+        f" the others end at {before}, and would end {far.num_windows:,}"
+        f" {'window' if far.num_windows == 1 else 'windows'} that may still grow"
+    )
+    if force or not names:
+        show(f"{dataset}: {sentence}")
+        return
+    more = f" and {len(names) - MAX_NAMED} more files" if len(names) > MAX_NAMED else ""
+    raise ForeignLog(
+        f"{', '.join(names[:MAX_NAMED])}{more}: {sentence}. Nothing was committed; correct the times, or insist with"
+        " `force`"
+    )
 
 
 @contextmanager

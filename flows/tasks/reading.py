@@ -147,7 +147,7 @@ def check_contract(
     """
     if reading.get("force"):
         return
-    names = [_name(result) for result in results.values()]
+    names = [name_of(result) for result in results.values()]
     times = _stored_times(layout, dataset)
     # A declaration without rows is of a first ingest that failed: its form binds nobody.
     forms = [form_from(_without_batch(record)) for record in _forms(layout, dataset)] if times else []
@@ -213,7 +213,8 @@ def _sample(result: ReadResult | SpilledRows) -> pl.DataFrame:
     return rows.gather_every(max(1, rows.height // SAMPLED_ROWS))
 
 
-def _name(result: ReadResult | SpilledRows) -> str:
+def name_of(result: ReadResult | SpilledRows) -> str:
+    """Give the name of the file that the rows were read from."""
     return result.file if isinstance(result, SpilledRows) else result.events["file"][0]
 
 

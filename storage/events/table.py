@@ -3,6 +3,8 @@
 A row carries the version of its commit (`ingest`), and its place among the rows of that commit (`row`).
 """
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from storage.bytes import files
@@ -65,6 +67,17 @@ def history(layout: Layout, dataset: str, version: int | None = None) -> pl.Data
     columns = ("version", "batch", "arrival", *COUNTS, "first_time", "last_time")
     sources = pl.DataFrame(_opened(layout, dataset, version).sources, schema=versions.SOURCE_COLUMNS)
     return sources.select(columns)
+
+
+def taken_back(layout: Layout, dataset: str, numbers: Sequence[int]) -> list[int]:
+    """List the versions of these that have a source which the newest one lacks, because its commit was taken back."""
+    if not numbers:
+        return []
+    sources = set(history(layout, dataset)["version"])
+    # Only a commit that was taken back, or that took one back, is without sources. Else no older version is opened.
+    first = min(set(range(1, max(numbers) + 1)) - sources, default=max(numbers) + 1)
+    older = [number for number in numbers if number >= first]
+    return [number for number in older if not set(history(layout, dataset, number)["version"]) <= sources]
 
 
 def first_arrival(layout: Layout, dataset: str) -> int:

@@ -171,6 +171,26 @@ def test_undo_reads_no_file_and_leaves_one_commit(ingest: Ingest, command: Inges
     assert counted() == (1, 1)
 
 
+def test_a_mistyped_newest_row_ends_no_window_unless_it_is_insisted_on(ingest: Ingest):
+    Path("first.log").write_text(BASES["s"])
+    typo, late = range(300, 324), range(2000, 2024)
+    Path("typo.log").write_text(HEADER + rows(at=[*typo, 1000]))
+    Path("late.log").write_text(HEADER + rows(at=late))
+    ingest("first.log", "--window", "1d")
+    code, output = ingest("typo.log")
+    assert code == 1
+    assert "typo.log: 1 row lies far after all others, from 2020-10-25" in output
+    assert "where the others end at 2020-09-26" in output
+    assert "would end 28 windows that may still grow" in output
+    assert "Nothing was committed; correct the times, or insist with" in output
+    assert counted() == (1, 1)
+    assert ingest("late.log")[0] == 0  # a log that was quiet and goes on
+    Path("typo.log").write_text(HEADER + rows(at=[*range(2024, 2048), 7000]))
+    code, output = ingest("typo.log", "--force")
+    assert code == 0
+    assert "1 row lies far after all others" in output
+
+
 def counted() -> tuple[int, int]:
     layout = Layout.from_environment()
     return newest_version(layout, "mine"), history(layout, "mine").height

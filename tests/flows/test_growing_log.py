@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import mlflow
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import flows.retrain as retraining
@@ -157,7 +158,7 @@ def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
     summary = read_report(second)[1]
     assert read_table(summary["addresses"]["forecasts"], "forecasts")["step"].unique().to_list() == [6]
     check_ledger(second)
-    third = drop(at(7, 0))  # the window of day 5 has one row, and that of day 6 none
+    third = drop(at(7, 0), at(7, 1))  # the window of day 5 has one row, and that of day 6 none
     assert trainings == [2, 3, 4, 5, 6]
     assert read_report(third)[1]["promotion"]["reason"].startswith("step 7 cannot be ranked")
     layout = Layout.from_environment()
@@ -242,8 +243,10 @@ def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(
     wrong_report = drop(*[",".join([*row.split(",")[1::-1], row.split(",")[2]]) for row in day(4)], at(5, 0))
     assert query(layout, "select max(step) from latest_forecasts").item() == 6
     assert taken_back(layout, "mylog") is None
+    assert first_outcome(layout)["table_version"] == 2
     [wrong] = undo_ingest("mylog").files
     assert make_complete_snapshots("mylog") == before
+    assert first_outcome(layout)["num_came"] is None  # it was compared with rows that were taken back
     Path(wrong).unlink()
     assert drop() == first
     assert "forecasts published last were made from rows that were taken back" in capsys.readouterr().out
@@ -258,9 +261,23 @@ def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(
     Path(wrong).write_text("\n".join(["source,target,time", *day(4), at(5, 0), ""]))
     second = drop()
     assert query(layout, "select max(step) from latest_forecasts").item() == 6
+    outcome = first_outcome(layout)
+    came = num_linked(layout, outcome["forecasts"], [at(4, 0), *day(4)])
+    assert (outcome["table_version"], outcome["num_came"]) == (4, came)
     both = [read_report(report)[1]["addresses"]["snapshots"] for report in (wrong_report, second)]
     assert [open_snapshots(address).version for address in both] == [2, 4]
     assert not list(faults(layout, "mylog"))
+
+
+def first_outcome(layout: Layout) -> dict[str, Any]:
+    return ledger(layout, "mylog").row(0, named=True)
+
+
+def num_linked(layout: Layout, forecasts: str, rows: list[str]) -> int:
+    """Count the best ten partners of each node that have one of the rows, by plain sets."""
+    came = {tuple(row.split(",")[:2]) for row in rows}
+    best = read_table(layout.absolute(forecasts), "forecasts").filter(pl.col("rank") <= 10)
+    return sum((row["id"], row["partner_id"]) in came for row in best.iter_rows(named=True))
 
 
 def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:

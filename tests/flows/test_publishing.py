@@ -248,7 +248,7 @@ def test_later_and_late_rows_change_no_outcome(snapshots: str, tmp_path: Path): 
 
 def test_forecasts_of_windows_that_were_moved_have_no_outcome(snapshots: str, tmp_path: Path):  # noqa: F811
     published_by_l3(snapshots)
-    grown(tmp_path, "complete", [*rows_of(6), "1,2,5", "1,2,80"])  # a row before all others
+    grown(tmp_path, "complete", [*rows_of(6), "1,2,5", "1,2,72"])  # a row before all others
     moved = make_complete_snapshots("mylog")
     assert open_snapshots(moved).time("start_time", 2) == 15
     assert write_outcomes(moved) == []

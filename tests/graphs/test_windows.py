@@ -11,11 +11,13 @@ from numpy.testing import assert_array_equal
 
 from dyformer.graphs import windows
 from dyformer.graphs.windows import (
+    FarRows,
     TooFewRows,
     Windows,
     WindowsMove,
     complete_ends,
     emptiness,
+    far_rows,
     next_window,
     split_windows,
     time_order,
@@ -284,6 +286,30 @@ def test_as_many_windows_as_allowed_are_made(monkeypatch):
 def test_rows_are_ordered_by_time_and_then_as_they_stand(times, unit, span):
     time_R = np.array([(time % span) // unit * unit for time in times], dtype=np.int64)
     assert time_order(time_R).tolist() == sorted(range(len(times)), key=lambda row: time_R[row])
+
+
+def test_few_rows_far_after_all_others_are_found():
+    """Of 24 rows a day, one three weeks later is an error sooner than the log going on."""
+    hour, window = DAY // 24, Window(rule="equal_time", length="1d")
+    start = micros("2020-01-01")
+    time_R = start + np.arange(240) * hour
+
+    def found(*hours: int, newest: int = 200, of: np.ndarray = time_R) -> FarRows | None:
+        all_R = np.array([*of, *(start + each * hour for each in hours)])
+        return far_rows(split_windows(all_R, window, "s"), all_R, int(of[newest]))
+
+    assert found() is None
+    assert found(240 + 22) is None  # a gap of less than a window
+    assert found(740) == FarRows(1, start + 239 * hour, start + 740 * hour, 21)
+    assert found(740, 741) is None  # two of them are more than a hundredth of a day's rows
+    assert found(740, newest=239) == found(740)
+    dense_R = start + np.arange(240 * 60) * (hour // 60)
+    assert found(740, 741, of=dense_R) == FarRows(2, int(dense_R[-1]), start + 740 * hour, 21)
+    quiet_R = np.array([*time_R[:120], *(time_R[120:] + 13 * DAY)])
+    assert found(740 + 24 * 13, of=quiet_R) is None  # the log was as quiet before
+    assert found(740 + 24 * 13, 3000, of=quiet_R) is not None
+    stored_R = np.array([*time_R, start + 740 * hour])
+    assert far_rows(split_windows(stored_R, window, "s"), stored_R, int(stored_R[-1])) is None  # it is stored already
 
 
 def test_windows_without_rows_are_named_where_they_are_most():

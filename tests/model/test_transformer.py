@@ -330,6 +330,7 @@ def test_node_counts_as_trained_once_a_loss_used_its_id_embedding():
     assert node_input.trained_N.nonzero().squeeze().tolist() == node_B[is_used_B].unique().tolist()
     before_N = node_input.trained_N.clone()
     node_input.eval()
+    node_input.mark_trained(torch.arange(100), torch.ones(100, dtype=torch.bool))  # by a loss of validation
     found = node_input.id_embedding(torch.arange(100)).abs().sum(dim=1) > 0
     assert torch.equal(found, before_N)
 

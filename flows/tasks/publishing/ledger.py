@@ -1,4 +1,4 @@
-"""Published forecasts whose step is complete -> what came of them, written once and never changed: the ledger."""
+"""Published forecasts whose step is complete -> what came of them, written once: the ledger."""
 
 from contextlib import suppress
 from functools import partial
@@ -17,7 +17,7 @@ from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table
 from storage.artifacts.made import Contents
 from storage.bytes.checksums import sha256
 from storage.champions import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
-from storage.events.table import first_arrival
+from storage.events.table import first_arrival, newest_version
 from storage.tracking.runs import Tracker
 
 TRACKED = ("precision_at_10", "precision_at_10_low", "precision_at_10_high", "calibration_error", "brier")
@@ -26,12 +26,13 @@ TRACKED = ("precision_at_10", "precision_at_10_low", "precision_at_10_high", "ca
 def write_outcomes(snapshots: str) -> list[str]:
     """Compare each published forecast with the links of its step, once the step is complete; return the new addresses.
 
-    A forecast has one outcome, that of the first version of its step: rows that come late change none. A step is known
-    by the time at which it starts; a forecast of windows that were moved has no outcome.
+    A forecast has one outcome, that of the first version of its step: rows that come late change none. One that read
+    rows which were taken back since is made anew. A step is known by the time at which it starts; a forecast of windows
+    that were moved has no outcome.
     """
     opened = open_snapshots(snapshots)
     known = set(outcomes(opened.layout, opened.dataset)["number"])
-    addresses = []
+    addresses, version = [], newest_version(opened.layout, opened.dataset)
     for publication in publications(opened.layout, opened.dataset).iter_rows(named=True):
         steps = opened.steps.filter(start_time=publication["start_time"])["step"].to_list()
         if publication["number"] in known or not steps:
@@ -42,8 +43,8 @@ def write_outcomes(snapshots: str) -> list[str]:
                     opened,
                     OUTCOMES,
                     until=steps[0],
-                    settings={"number": publication["number"]},
-                    make=partial(_compared, opened, publication, steps[0]),
+                    settings={"number": publication["number"], "table_version": version},
+                    make=partial(_compared, opened, publication, steps[0], version),
                     code=(outcome_rows, linked_in),
                     inputs=(opened.layout.absolute(publication["forecasts"]),),
                 )
@@ -70,11 +71,12 @@ def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
     return {"run": run.run_id}
 
 
-def _compared(opened: Snapshots, publication: dict[str, Any], step: int) -> Contents:
+def _compared(opened: Snapshots, publication: dict[str, Any], step: int, version: int) -> Contents:
     address = opened.layout.absolute(publication["forecasts"])
     pairs = _with_outcome(opened, read_table(address, "forecasts"), step)
     rows = outcome_rows(pairs, opened.dataset, publication["method"], step)
-    return {OUTCOMES: pl.DataFrame([{"number": publication["number"], **row} for row in rows], schema=OUTCOME_SCHEMA)}
+    of_all = {"number": publication["number"], "table_version": version}
+    return {OUTCOMES: pl.DataFrame([{**of_all, **row} for row in rows], schema=OUTCOME_SCHEMA)}
 
 
 def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.DataFrame:
