@@ -92,7 +92,8 @@ class Model:
     def save(self, folder: str | Path) -> None:
         """Store the model in a folder: JSON, Parquet and safetensors, no pickle; `dyformer.load` reads it.
 
-        Raises ValueError for a user's own scorer, whose code is not part of the package, and for a folder with files.
+        A model in the folder is replaced, and lost where this ends in an error: name a new folder to have both. Raises
+        ValueError for a user's own scorer, whose code is not part of the package, and for a folder of other files.
         """
         write_model(Path(folder), _checked_record(self), _tables_of(self), self.vector_ND)
 
