@@ -43,13 +43,18 @@ DRIFT_SCHEMA = pl.Schema(
 
 
 def step_values(graph: DynamicGraph) -> pl.DataFrame:
-    """Give the metrics of each step that has links, from this step and earlier ones alone: step, metric, value."""
+    """Give the metrics of each step, from this step and earlier ones alone: step, metric, value.
+
+    A step without links has no fractions, only the two counts: a log that stops has drifted.
+    """
     rows, seen_L, num_before = [], np.empty(0, dtype=np.int64), 0
     for snapshot in graph.snapshots:
         pair_L = snapshot.source_E * len(graph.node_N) + snapshot.target_E
+        values = _counts(snapshot)
         if len(pair_L):
             repeats = np.isin(pair_L, seen_L, assume_unique=True).mean()
-            rows += [(snapshot.step, *row) for row in _values(snapshot, num_before, float(repeats)).items()]
+            values |= _fractions(snapshot, num_before, float(repeats))
+        rows += [(snapshot.step, *row) for row in values.items()]
         seen_L, num_before = np.union1d(seen_L, pair_L), snapshot.num_nodes
     return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")
 
@@ -137,18 +142,26 @@ def drift_texts(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(*texts, pl.col("deviation").round(1))
 
 
-def _values(snapshot: Snapshot, num_before: int, repeats: float) -> dict[str, float]:
-    end_E = np.concatenate([snapshot.source_E, snapshot.target_E])
-    active_A = np.union1d(end_E, snapshot.self_loop_node_L)
+def _counts(snapshot: Snapshot) -> dict[str, float]:
+    return {
+        "interactions": float(np.log1p(snapshot.num_interactions)),
+        "active_nodes": float(np.log1p(len(_active(snapshot)))),
+    }
+
+
+def _fractions(snapshot: Snapshot, num_before: int, repeats: float) -> dict[str, float]:
+    end_E, active_A = np.concatenate([snapshot.source_E, snapshot.target_E]), _active(snapshot)
     degree_A = np.sort(np.bincount(end_E, minlength=snapshot.num_nodes)[active_A])[::-1]
     num_busiest = max(1, len(active_A) // 100)
     return {
-        "interactions": float(np.log1p(snapshot.num_interactions)),
-        "active_nodes": float(np.log1p(len(active_A))),
         "new_nodes": float((active_A >= num_before).mean()),
         "repeats": repeats,
         "busiest_nodes": float(degree_A[:num_busiest].sum() / degree_A.sum()),
     }
+
+
+def _active(snapshot: Snapshot) -> NDArray[np.int64]:
+    return np.union1d(np.concatenate([snapshot.source_E, snapshot.target_E]), snapshot.self_loop_node_L)
 
 
 def _usual(earlier_T: NDArray[np.float64], smallest: float) -> tuple[float, float] | None:

@@ -94,6 +94,13 @@ def test_a_step_of_few_rows_is_far_from_the_others_and_a_usual_one_is_not():
         assert any("interactions" in alarm for alarm in alarms) == is_far
 
 
+def test_a_step_without_rows_raises_an_alarm():
+    rows = [row for row in events() if row[2] != 6]
+    values = step_values(graph_of(rows))
+    assert values.filter(step=7)["metric"].to_list() == ["interactions", "active_nodes"]
+    assert alarms_of(with_deviations(values), 7, DriftConfig())[0].startswith("interactions 0, usually 60 (")
+
+
 @pytest.mark.parametrize(
     ("deviation", "settings", "num_alarms"),
     [(7.0, {}, 1), (-7.0, {}, 1), (5.9, {}, 0), (7.0, {"alarm_at": None}, 0), (None, {"alarm_at": 1.0}, 0)],
