@@ -73,12 +73,16 @@ def print_tables(tables: "list[PrintedTable]", num_rows: int | None = None) -> N
 
 
 def counts_line(counts: dict[str, Any]) -> str:
-    """Format the number of rows read from a log, and the number that became events."""
-    read, accepted, quarantined, dropped, duplicates = (f"{counts[name]:,}" for name in COUNTS)
-    comments, alike = counts["num_comments"], counts.get("num_alike", 0)
+    """Format the number of rows read by an ingest, and the number that became events; without any, those of before."""
+    before, comments, alike = counts["before"], counts["num_comments"], counts.get("num_alike", 0)
+    num_files, num_new = before["num_files"], counts["num_read"] - before["num_read"]
+    files = f"{before['num_read']:,} rows of {num_files:,} file{'' if num_files == 1 else 's'} were read before"
+    new = {name: f"{counts[name] - (before[name] if num_new else 0):,}" for name in COUNTS}
     return (
-        f"{counts['dataset']}: {read} rows read = {accepted} accepted + {quarantined} quarantined + {dropped} dropped"
-        f" ({duplicates} exact duplicates); event table version {counts['version']}"
+        f"{counts['dataset']}: {f'{num_new:,} rows read' if num_new else f'0 rows read; {files}'}"
+        f" = {new['num_accepted']} accepted + {new['num_quarantined']} quarantined + {new['num_dropped']} dropped"
+        f" ({new['num_duplicates']} exact duplicates){f'; {files}' if num_new and num_files else ''}"
+        f"; event table version {counts['version']}"
         f"{f'; {alike:,} more rows have the ends and the time of another, but other columns' if alike else ''}"
         f"{f'; comment lines left out: {comments:,}' if comments else ''}"
         f"{'' if counts['changed'] else ', no new rows'}"

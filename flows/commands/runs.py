@@ -150,7 +150,8 @@ def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_o
     from storage.events.declarations import declaration
 
     metrics, summary = read_report(report)
-    summary["counts"].pop("changed")  # the flow's value: False, because the command ingested the rows before it
+    for name in ("changed", "before"):  # the flow's values: the command ingested the rows before it
+        summary["counts"].pop(name)
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
     sentences = verdict_of(metrics, summary).sentences
     opened = open_snapshots(summary["addresses"]["snapshots"])

@@ -73,7 +73,8 @@ def ingest_log(
         layout: the store, by default that of the environment.
 
     Returns:
-        dataset, version of the event table, whether this call changed it, and the counts of the log's rows.
+        dataset, version of the event table, whether this call changed it, the counts of the log's rows, and those of
+        the rows that were read `before` this call, with the number of their files.
     """
     layout, reading = layout or Layout.from_environment(), reading or {}
     declared, window = declared_log(layout, dataset, reading)
@@ -111,12 +112,13 @@ def ingest_log(
             contents = {file.name: content for content, file in (*logs, *received.items())}
             remember_contents(layout, dataset, contents.items())
     rows = known + [asdict(ingest) for ingest in made]
-    counts = {name: sum(row[name] for row in rows) for name in COUNTS}
+    counts, before = ({name: sum(row[name] for row in part) for name in COUNTS} for part in (rows, known))
     return {
         "dataset": dataset,
         "version": newest_version(layout, dataset),
         "changed": any(ingest.changed for ingest in made),
         **counts,
+        "before": {"num_files": len(known), **before},
         "num_alike": sum(result.num_alike for result in results.values()),
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }

@@ -143,6 +143,57 @@ def test_a_new_file_may_drop_the_duplicates_that_an_earlier_one_has(dyformer: Ca
     assert "no new rows" in output
 
 
+def test_the_rows_of_new_files_are_counted_apart_from_those_of_files_that_were_read_before(
+    dyformer: Callable[..., tuple[int, str]],
+):
+    Path("logs").mkdir()
+    Path("logs/a.csv").write_text("\n".join([HEADER, *ROWS, ROWS[0]]))
+    first = dyformer("ingest", "mine", "--log", "logs")[1]
+    assert "mine: 15 rows read = 15 accepted + 0 quarantined + 0 dropped (1 exact duplicates); event table" in first
+    Path("logs/b.csv").write_text("\n".join([HEADER, *ROWS[:3]]))
+    second = dyformer("ingest", "mine", "--log", "logs")[1]
+    assert (
+        "mine: 3 rows read = 3 accepted + 0 quarantined + 0 dropped (0 exact duplicates);"
+        " 15 rows of 1 file were read before; event table version 2\n"
+    ) in second
+    third = dyformer("ingest", "mine", "--log", "logs")[1]
+    assert (
+        "mine: 0 rows read; 18 rows of 2 files were read before = 18 accepted + 0 quarantined + 0 dropped"
+        " (1 exact duplicates); event table version 2, no new rows"
+    ) in third
+
+
+def test_a_corrected_file_is_a_new_one_whose_rows_come_beside_the_old_ones(
+    dyformer: Callable[..., tuple[int, str]],
+):
+    def ingest(rows: list[str], *options: str) -> str:
+        Path("logs/2.csv").write_text("\n".join([HEADER, *rows]))
+        code, output = dyformer("ingest", "mine", "--log", "logs", *options)
+        assert code == 0
+        return output
+
+    def num_events() -> int:
+        return json.loads(dyformer("sql", "select count(*) as num from events", "--json")[1])[0]["num"]
+
+    Path("logs").mkdir()
+    Path("logs/1.csv").write_text("\n".join([HEADER, *ROWS[:10]]))
+    assert dyformer("ingest", "mine", "--log", "logs")[0] == 0
+    ingest(ROWS[10:])
+    corrected = [*ROWS[10:13], "u9,v1,2024-01-14T00:00:00Z"]
+    assert "mine: 4 rows read = 4 accepted" in ingest(corrected)
+    assert num_events() == 18  # the day counts twice
+    for _ in range(2):
+        assert dyformer("ingest", "mine", "--undo")[0] == 0
+    assert "4 rows read = 4 accepted + 0 quarantined + 0 dropped (0 exact duplicates); 10 rows of 1 file" in ingest(
+        corrected
+    )
+    assert num_events() == 14
+    assert dyformer("ingest", "mine", "--undo")[0] == 0
+    ingest(ROWS[10:])
+    assert "4 rows read = 1 accepted + 0 quarantined + 3 dropped" in ingest(corrected, "--drop-duplicates")
+    assert num_events() == 15  # the row that the correction changed stays
+
+
 def test_comment_lines_are_counted_and_below_a_header_there_are_none(dyformer: Callable[..., tuple[int, str]]):
     rows = "\n".join(ROWS).replace("u1", "#1")
     Path("bare.csv").write_text(f"% made by hand\n{rows}\n")
