@@ -40,14 +40,7 @@ from dyformer.experiments.arguments import (
     several,
     whole,
 )
-from dyformer.experiments.methods import (
-    BASELINES,
-    Method,
-    Variation,
-    capped,
-    named_methods,
-    own_errors,
-)
+from dyformer.experiments.methods import BASELINES, Method, Variation, capped, named_methods, own_errors
 from dyformer.experiments.saved_models import read_model, write_model
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import column_table, score_table
@@ -92,8 +85,7 @@ class Model:
     def save(self, folder: str | Path) -> None:
         """Store the model in a folder: JSON, Parquet and safetensors, no pickle; `dyformer.load` reads it.
 
-        A model in the folder is replaced, and lost where this ends in an error: name a new folder to have both. Raises
-        ValueError for a user's own scorer, whose code is not part of the package, and for a folder of other files.
+        A model that is there is replaced. Raises ValueError for a user's own scorer and for a folder of other files.
         """
         write_model(Path(folder), _checked_record(self), _tables_of(self), self.vector_ND)
 
@@ -282,8 +274,8 @@ class Log:
             columns |= {end: joined["number"].cast(pl.Int64)}
             columns |= {f"{end}_side": pl.repeat(side, len(joined), dtype=pl.Int8, eager=True)} if target_side else {}
         parsed = window if isinstance(window, Window) else Window.parse(str(window))
-        dynamic = build_snapshots(pl.DataFrame(columns), parsed, self.plan.time_unit)
-        dynamic = replace(dynamic, directed=self.plan.directed)
+        built = build_snapshots(pl.DataFrame(columns), parsed, self.plan.time_unit)
+        dynamic = replace(built, directed=self.plan.directed)
         return Graph(dynamic=dynamic, nodes=nodes[dynamic.node_N], time_unit=self.plan.time_unit, window=parsed)
 
 
