@@ -51,7 +51,7 @@ def emptied(path: Path) -> None:
 
 def appended(path: Path) -> None:
     with path.open("a") as stream:
-        stream.write("late,row,1700000000\n")
+        stream.write("late,row,1600041000\n")
 
 
 def replaced(path: Path) -> None:

@@ -239,7 +239,7 @@ def test_late_events_and_commits_wait_for_no_fit_of_horizons(with_horizons, stor
         assert fitting.wait(60)
         late = SentEvent(source="late one", target="p1", time=ROWS[500][2] * 1_000_000, weight=1.0)
         assert with_horizons.accept([late]).num_late == 1
-        ingest(store, tmp_path, [("u6", "from a file", NEXT + 400_000)], 2)
+        ingest(store, tmp_path, [("u6", "from a file", NEXT + 200_000)], 2)
         wait_until(lambda: with_horizons.opened.version == 3 and not with_horizons.num_late)
         assert with_horizons.ranking.past("late one", 1)[0].target == "p1"
         assert with_horizons.ranking.past("u6", 1)[0].target == "from a file"
