@@ -39,7 +39,7 @@ from flows.tasks.finished import finished_report
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import first_rows, write_first_forecasts
 from flows.tasks.publishing.ledger import write_outcomes
-from flows.tasks.publishing.publications import taken_back
+from flows.tasks.publishing.publications import taken_back_line
 from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
 from flows.tasks.start import Pause, Start, pause_of, plan_line, start_of, warm
@@ -98,7 +98,7 @@ def retrain(
     finished = finished_report(snapshots, experiment, seed)
     if finished is not None:
         layout = open_snapshots(snapshots).layout
-        if line := taken_back(layout, dataset):
+        if line := taken_back_line(layout, dataset):
             print(line, flush=True)
         track_task(layout)
         return finished

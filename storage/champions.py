@@ -236,11 +236,15 @@ def publications(layout: Layout, dataset: str) -> pl.DataFrame:
 def outcomes(layout: Layout, dataset: str) -> pl.DataFrame:
     """All outcomes of a dataset, at most one row a publication and slice, with the columns of OUTCOME_SCHEMA.
 
-    Those that read rows of a commit that was taken back since are none.
+    Those that read rows of a commit that was taken back since are none. Of two that machines made at the same time, of
+    different versions of the events, that of the older one counts.
     """
     rows = _read(layout.artifacts("outcomes", dataset), OUTCOMES, OUTCOME_SCHEMA)
     read = rows["table_version"].drop_nulls().unique().to_list()
-    return rows.filter(~pl.col("table_version").is_in(taken_back(layout, dataset, read)).fill_null(value=False))
+    sound = rows.filter(~pl.col("table_version").is_in(taken_back(layout, dataset, read)).fill_null(value=False))
+    return sound.sort("number", "table_version", maintain_order=True).unique(
+        ["number", "slice"], keep="first", maintain_order=True
+    )
 
 
 def ledger(layout: Layout, dataset: str) -> pl.DataFrame:

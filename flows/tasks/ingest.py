@@ -105,7 +105,14 @@ def ingest_log(
             may_be_short=check is None and "window" not in reading,
             newest=max((row["last_time"] for row in stored if row["last_time"] is not None), default=None),
         )
-        _check_far(dataset, far, _names(results, received), declared.time_unit, show, force=reading.get("force"))
+        _check_far(
+            dataset,
+            far,
+            _far_files(far, results, received),
+            declared.time_unit,
+            show,
+            force=reading.get("force"),
+        )
         with _committing(layout, dataset, was_there=num_stored > 0):
             declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan, results), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
@@ -327,10 +334,19 @@ def _check_window(
     return None if newest is None or window.count is not None else far_rows(windows, time_R, newest)
 
 
-def _names(results: Mapping[str, ReadResult | SpilledRows], received: Mapping[Content, RawFile]) -> list[str]:
-    """List the names of the new files, without those of events that a server received."""
+def _far_files(
+    far: FarRows | None, results: Mapping[str, ReadResult | SpilledRows], received: Mapping[Content, RawFile]
+) -> list[str]:
+    """List the names of the new files that have far rows, without those of events that a server received."""
     taken = {content.sha256 for content in received}
-    return [name_of(result) for batch, result in results.items() if batch not in taken]
+    files = [result for batch, result in results.items() if batch not in taken]
+    return [name_of(result) for result in files if far is not None and _newest_time(result) >= far.first]
+
+
+def _newest_time(result: ReadResult | SpilledRows) -> int:
+    newest = result.events["time"].max() if isinstance(result, ReadResult) else result.time_range()[1]
+    assert isinstance(newest, int), "a file without events is refused before"
+    return newest
 
 
 def _check_far(
@@ -342,7 +358,7 @@ def _check_far(
     *,
     force: bool | None,
 ) -> None:
-    """Raise ForeignLog where a few rows lie far after all others; without a file among the new rows they are named.
+    """Raise ForeignLog where a few rows lie far after all others; where no file has them they are named.
 
     A server has accepted its events, so that they are committed in any case.
     """

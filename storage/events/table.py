@@ -74,10 +74,10 @@ def taken_back(layout: Layout, dataset: str, numbers: Sequence[int]) -> list[int
     if not numbers:
         return []
     sources = set(history(layout, dataset)["version"])
-    # Only a commit that was taken back, or that took one back, is without sources. Else no older version is opened.
-    first = min(set(range(1, max(numbers) + 1)) - sources, default=max(numbers) + 1)
-    older = [number for number in numbers if number >= first]
-    return [number for number in older if not set(history(layout, dataset, number)["version"]) <= sources]
+    # Only a commit that was taken back, or that took one back, is without sources; versions outside of them are whole.
+    without = set(range(1, max(numbers) + 1)) - sources
+    between = [number for number in numbers if without and min(without) <= number <= max(without)]
+    return [number for number in between if not set(history(layout, dataset, number)["version"]) <= sources]
 
 
 def first_arrival(layout: Layout, dataset: str) -> int:

@@ -29,7 +29,7 @@ from flows.tasks.ingest import undo_ingest
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, send_rollback
-from flows.tasks.publishing.publications import publish, taken_back
+from flows.tasks.publishing.publications import publish, taken_back_line
 from flows.tasks.report import read_report, report_page, verdict_of
 from flows.tasks.retention import prune_published, pruned
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
@@ -242,7 +242,7 @@ def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(
     before = make_complete_snapshots("mylog")
     wrong_report = drop(*[",".join([*row.split(",")[1::-1], row.split(",")[2]]) for row in day(4)], at(5, 0))
     assert query(layout, "select max(step) from latest_forecasts").item() == 6
-    assert taken_back(layout, "mylog") is None
+    assert taken_back_line(layout, "mylog") is None
     assert first_outcome(layout)["table_version"] == 2
     [wrong] = undo_ingest("mylog").files
     assert make_complete_snapshots("mylog") == before
@@ -257,7 +257,7 @@ def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(
 
     latest = query(layout, "select distinct step, until from latest_forecasts")
     assert latest.rows() == [(5, 4)]
-    assert taken_back(layout, "mylog") is None
+    assert taken_back_line(layout, "mylog") is None
     Path(wrong).write_text("\n".join(["source,target,time", *day(4), at(5, 0), ""]))
     second = drop()
     assert query(layout, "select max(step) from latest_forecasts").item() == 6

@@ -58,6 +58,14 @@ def test_received_events_are_committed_exactly_once_whatever_is_ingested(store, 
     ]
 
 
+def test_a_received_event_far_after_all_others_is_named_and_no_file_is_refused_for_it(store, tmp_path):
+    printed, more = [], write_rows(tmp_path / "more.csv", [("u1", "p1", LAST + 5)])
+    ReceivedEvents(layout=store, dataset=NAME).append([received(1, time="2027-01-01T00:00:00Z")])
+    assert ingest_log(NAME, {"log": str(more)}, printed.append, layout=store)["changed"]
+    assert len(rows(store)) == len(ROWS) + 2
+    assert any("1 row lies far after all others, from 2027-01-01" in text for text in printed)
+
+
 def test_an_ingest_that_fails_loses_none(store, tmp_path):
     ReceivedEvents(layout=store, dataset=NAME).append([received(1)])
     broken = tmp_path / "broken.csv"

@@ -11,7 +11,7 @@ from test_events_table import FIRST, SECOND, append, result
 from storage.events import commits, versions
 from storage.events.commits import take_back
 from storage.events.declarations import declare
-from storage.events.table import history, newest_version, node_dictionary, read_events, scan_quarantine
+from storage.events.table import history, newest_version, node_dictionary, read_events, scan_quarantine, taken_back
 from storage.layout import Layout
 from storage.verification import faults
 
@@ -93,3 +93,20 @@ def test_another_machine_that_commits_first_wins(layout: Layout, monkeypatch: py
         take_back(layout, "chat")
     assert history(layout, "chat")["batch"].to_list() == ["sha-1", "sha-2", "sha-3"]
     assert versions.newest(layout, "chat").number == 3
+
+
+def test_versions_with_rows_that_are_gone_are_listed_and_no_other_version_is_opened(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_version = [], versions.opened
+    monkeypatch.setattr(versions, "opened", lambda *given: opened.append(given[2]) or open_version(*given))
+    append(layout, "chat", WRONG, "sha-3")
+    assert taken_back(layout, "chat", [1, 2, 3]) == []
+    assert opened == []
+    take_back(layout, "chat")
+    assert taken_back(layout, "chat", [1, 2, 3, 4]) == [3]
+    take_back(layout, "chat")  # now the version without the third commit has rows that are gone, too
+    append(layout, "chat", result([("z", "x", 7)]), "sha-4")
+    opened.clear()
+    assert taken_back(layout, "chat", [1, 2, 3, 4, 5, 6]) == [2, 3, 4]
+    assert not {1, 6} & set(opened)

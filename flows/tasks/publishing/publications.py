@@ -58,7 +58,7 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
     raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
 
 
-def taken_back(layout: Layout, dataset: str) -> str | None:
+def taken_back_line(layout: Layout, dataset: str) -> str | None:
     """Say in one line that the newest forecasts were made from rows that the log no longer has; None where it has them.
 
     Champions and publications stay as they are when a commit is taken back.
