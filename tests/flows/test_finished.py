@@ -17,7 +17,9 @@ from storage.artifacts.artifact import Lineage, write_artifact
 from storage.bytes import files
 from storage.layout import Layout
 
-COUNTS = {"dataset": "mylog", "version": 1, "changed": False, "num_comments": 0} | dict.fromkeys(ingest.COUNTS, 0)
+NUMBERS = dict.fromkeys(ingest.COUNTS, 0)
+COUNTS = {"dataset": "mylog", "version": 1, "changed": False, "num_comments": 0} | NUMBERS
+COUNTS |= {"before": NUMBERS | {"num_files": 0}}
 
 
 def test_what_mlflow_lacks_is_sent_by_a_run_without_new_rows(monkeypatch: pytest.MonkeyPatch):
