@@ -23,10 +23,12 @@ from flows.tasks.reading import (
     check_contract,
     check_duplicates,
     check_lateness,
+    check_repeats,
     check_unread,
     declared_log,
     fraction,
     name_of,
+    time_range,
     with_form,
     without_forms,
 )
@@ -79,7 +81,6 @@ def ingest_log(
     layout, reading = layout or Layout.from_environment(), reading or {}
     declared, window = declared_log(layout, dataset, reading)
     stored = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
-    num_stored = sum(row["num_accepted"] for row in stored)
     logs = _contents(layout, dataset, reading) if "log" in reading or not stored else []
     known, fresh = _known_and_fresh(stored, logs)
     received = _received(layout, dataset, stored)
@@ -88,12 +89,13 @@ def ingest_log(
         check_unread(layout, dataset, reading, [file for _, file in logs])
         check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in known))
     results: dict[str, ReadResult | SpilledRows] = {}
-    with _database_if_large(layout, [*fresh, *received], num_stored) as database:
+    with _database_if_large(layout, [*fresh, *received], stored) as database:
         if fresh:
             plan, results = _read_fresh(layout, dataset, fresh, declared, reading, show, database)
             declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
         if received:
             results |= _read_received(received, declared, show, database, len(results))
+        check_repeats(layout, dataset, results, {content.sha256 for content in received}, reading, show)
         time_R = _sorted_times(layout, dataset, results, database)
         check_lateness(reading.get("lateness"), declared.time_unit)
         far = _check_window(
@@ -113,7 +115,7 @@ def ingest_log(
             show,
             force=reading.get("force"),
         )
-        with _committing(layout, dataset, was_there=num_stored > 0):
+        with _committing(layout, dataset, was_there=bool(stored)):
             declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan, results), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
             contents = {file.name: content for content, file in (*logs, *received.items())}
@@ -284,10 +286,11 @@ def read_files(
 
 
 def _database_if_large(
-    layout: Layout, contents: Sequence[Content], num_stored: int
+    layout: Layout, contents: Sequence[Content], stored: Sequence[Mapping[str, Any]]
 ) -> "AbstractContextManager[DuckDBPyConnection | None]":
     """Open a database on disk if the files' text, or the events already stored, do not fit in memory."""
     num_bytes = sum(content.num_bytes for content in contents)
+    num_stored = sum(source["num_accepted"] for source in stored)
     return scratch_database.open_spill(layout) if scratch_database.is_large(num_bytes, num_stored) else nullcontext()
 
 
@@ -340,13 +343,7 @@ def _far_files(
     """List the names of the new files that have far rows, without those of events that a server received."""
     taken = {content.sha256 for content in received}
     files = [result for batch, result in results.items() if batch not in taken]
-    return [name_of(result) for result in files if far is not None and _newest_time(result) >= far.first]
-
-
-def _newest_time(result: ReadResult | SpilledRows) -> int:
-    newest = result.events["time"].max() if isinstance(result, ReadResult) else result.time_range()[1]
-    assert isinstance(newest, int), "a file without events is refused before"
-    return newest
+    return [name_of(result) for result in files if far is not None and time_range(result)[1] >= far.first]
 
 
 def _check_far(

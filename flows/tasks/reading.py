@@ -4,11 +4,12 @@ New files that do not continue the rows of a dataset are refused by an error tha
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from typing import Any, get_args
 
+import numpy as np
 import polars as pl
 
 from dyformer.logs.contract import (
@@ -30,14 +31,17 @@ from dyformer.logs.plan import Declared, ReadPlan, declared_by
 from dyformer.logs.raw_file import RawFile
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
+from storage.events import disk_rows, rows
 from storage.events.declarations import declaration
 from storage.events.disk_rows import SpilledRows
-from storage.events.table import history, ingested_datasets, node_dictionary
+from storage.events.rows import STORED_COLUMNS
+from storage.events.table import history, ingested_datasets, node_dictionary, scan_events
 from storage.layout import Layout
 
 FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 MAX_NAMED = 5  # files in a message
+LEAST_ROWS = 20  # of a file, for a copy of another to be refused
 
 
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
@@ -101,6 +105,79 @@ def check_duplicates(layout: Layout, dataset: str, reading: dict[str, Any], num_
             f" read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it"
             " again"
         )
+
+
+def check_repeats(
+    layout: Layout,
+    dataset: str,
+    results: Mapping[str, ReadResult | SpilledRows],
+    received: Collection[str],
+    reading: Mapping[str, Any],
+    show: Callable[[str], None],
+) -> None:
+    """Raise ForeignLog for new files most of whose distinct rows are in the log already, or in another new file.
+
+    A file that grew at its end, or was corrected, would count them twice. Fewer such rows are named, and so are those
+    of the batches `received` by a server, which has accepted them. Files whose times overlap with those of no other are
+    not compared, and none is where repeats are left out.
+    """
+    if reading.get("drop_duplicates"):
+        return
+    refused: list[str] = []
+    for batch, (num_shared, num_rows) in _shared_rows(layout, dataset, results).items():
+        sentence = (
+            f"{name_of(results[batch])}: {num_shared:,} of {num_rows:,} distinct rows are in the log already, or in"
+            " another new file"
+        )
+        may_be = num_rows < LEAST_ROWS or num_shared <= num_rows / 2 or batch in received or reading.get("force")
+        if not may_be:
+            refused.append(sentence)
+        elif num_shared:
+            show(f"{sentence}, and count once more")
+    if refused:
+        more = f"; and {len(refused) - MAX_NAMED} more files" if len(refused) > MAX_NAMED else ""
+        raise ForeignLog(
+            f"{'; '.join(refused[:MAX_NAMED])}{more}, as in a file that grew or was corrected. Nothing was committed;"
+            f" leave these rows out with `drop_duplicates`, take an earlier file back with `dyformer ingest {dataset}"
+            " --undo`, or insist with `force`, so that they count once more"
+        )
+
+
+def _shared_rows(
+    layout: Layout, dataset: str, results: Mapping[str, ReadResult | SpilledRows]
+) -> dict[str, tuple[int, int]]:
+    """Count the distinct rows of each new file that are elsewhere too, and all its distinct rows.
+
+    Files whose times overlap with those of no other are left out.
+    """
+    ranges = [time_range(result) for result in results.values()]
+    stored = history(layout, dataset).drop_nulls("first_time") if dataset in ingested_datasets(layout) else None
+    others = [] if stored is None else stored.select("first_time", "last_time").rows()
+    begin_S, end_S = np.array([*ranges, *others], dtype=np.int64).reshape(-1, 2).T
+    overlaps = [int(((begin_S <= last) & (end_S >= first)).sum()) > 1 for first, last in ranges]
+    if not any(overlaps):
+        return {}
+    compared = dict(compress(results.items(), overlaps))
+    first, last = min(compress(ranges, overlaps))[0], max(last for _, last in compress(ranges, overlaps))
+    known = pl.LazyFrame(schema=STORED_COLUMNS) if stored is None else scan_events(layout, dataset)
+    known = known.filter(pl.col("time").is_between(first, last))
+    spilled = [result for result in compared.values() if isinstance(result, SpilledRows)]
+    if spilled:
+        counts = disk_rows.shared_rows(spilled[0].connection, known, spilled)
+    else:
+        held = [result.events for result in compared.values() if isinstance(result, ReadResult)]
+        counts = rows.shared_rows(known, held)
+    return dict(zip(compared, counts, strict=True))
+
+
+def time_range(result: ReadResult | SpilledRows) -> tuple[int, int]:
+    """Time of the first and of the last event of a file."""
+    if isinstance(result, SpilledRows):
+        return result.time_range()
+    first, last = result.events["time"].min(), result.events["time"].max()
+    assert isinstance(first, int), "a file without events is refused before"
+    assert isinstance(last, int), "a file without events is refused before"
+    return first, last
 
 
 def check_lateness(text: str | None, time_unit: TimeUnit | None) -> None:

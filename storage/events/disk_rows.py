@@ -49,6 +49,13 @@ CREATE OR REPLACE TABLE {table}_new AS SELECT * FROM {table} e WHERE NOT EXISTS 
     AND k.weight = e.weight AND k.label IS NOT DISTINCT FROM e.label
 )
 """
+KNOWN = "CREATE OR REPLACE TABLE known (source VARCHAR, target VARCHAR, time BIGINT, weight DOUBLE, label TINYINT)"
+OF = "SELECT DISTINCT source, target, time, weight, label, {index} AS of FROM {table}"
+SHARED = """
+SELECT count(*) FILTER (num_with > 1), count(*) FROM (
+    SELECT of, count(*) OVER (PARTITION BY source, target, time, weight, label) AS num_with FROM ({each})
+) WHERE of > 0 GROUP BY of ORDER BY of
+"""
 IN_TIME = "CREATE OR REPLACE TABLE in_time AS SELECT source, target FROM {table} ORDER BY time, line"
 NEW_NODES = """
 SELECT side, id FROM (
@@ -102,9 +109,7 @@ class SpilledRows:
 
     def without(self, known: pl.LazyFrame, earlier: "Iterable[SpilledRows]" = ()) -> "SpilledRows":
         """Leave out the events that are equal to a row of `known` or of the earlier sources."""
-        self.connection.execute(
-            "CREATE OR REPLACE TABLE known (source VARCHAR, target VARCHAR, time BIGINT, weight DOUBLE, label TINYINT)"
-        )
+        self.connection.execute(KNOWN)
         scratch_database.insert(self.connection, "known", known.select(SAME).collect_batches())
         for source in earlier:
             self.connection.execute(ADD_EARLIER.format(table=source.table))
@@ -184,3 +189,14 @@ def times_of(
         scratch_database.insert(connection, "stored", times.collect_batches())
     tables = ["stored", *(each.table for each in rows)]
     return scratch_database.sorted_times(connection, " UNION ALL ".join(TIMES.format(table=table) for table in tables))
+
+
+def shared_rows(
+    connection: "DuckDBPyConnection", known: pl.LazyFrame, sources: Sequence[SpilledRows]
+) -> list[tuple[int, int]]:
+    """Count as `rows.shared_rows` does."""
+    connection.execute(KNOWN)
+    scratch_database.insert(connection, "known", known.select(SAME).collect_batches())
+    tables = ["known", *(source.table for source in sources)]
+    each = " UNION ALL ".join(OF.format(index=index, table=table) for index, table in enumerate(tables))
+    return connection.sql(SHARED.format(each=each)).fetchall()

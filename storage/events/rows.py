@@ -7,7 +7,7 @@ events, and the new nodes as a table of their own, because reading it is faster 
 R rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,6 +98,15 @@ class HeldRows:
         """Number the nodes; returns the events in log order, block by block, and the new nodes."""
         events, nodes = numbered(self.events, known, target_side)
         return events.iter_slices(BLOCK_ROWS), nodes
+
+
+def shared_rows(known: pl.LazyFrame, sources: Sequence[pl.DataFrame]) -> list[tuple[int, int]]:
+    """Count the distinct events of each source that another one or `known` has too, and all its distinct events."""
+    texts = (events.lazy().with_columns(pl.col(ENDS).cast(pl.String)) for events in sources)
+    frames = [frame.select(*SAME, of=pl.lit(index)) for index, frame in enumerate((known, *texts))]
+    each = pl.concat(frames).unique().select("of", is_shared=pl.len().over(SAME) > 1)
+    counts = each.group_by("of").agg(pl.sum("is_shared"), pl.len()).sort("of").collect()
+    return [(num_shared, num_rows) for of, num_shared, num_rows in counts.rows() if of > 0]
 
 
 def in_log_order(rows: pl.DataFrame) -> pl.DataFrame:

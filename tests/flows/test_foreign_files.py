@@ -10,6 +10,7 @@ import pytest
 import flows.cli
 import flows.tasks.ingest
 from storage.bytes.files import WriteFailed
+from storage.events import scratch_database
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
 from storage.layout import Layout
@@ -189,6 +190,54 @@ def test_a_mistyped_newest_row_ends_no_window_unless_it_is_insisted_on(ingest: I
     code, output = ingest("typo.log", "--force")
     assert code == 0
     assert "1 row lies far after all others" in output
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_file_that_grew_is_refused_unless_its_earlier_rows_are_left_out(
+    ingest: Ingest, monkeypatch: pytest.MonkeyPatch, is_large: bool
+):
+    monkeypatch.setattr(scratch_database, "is_large", lambda *_: is_large)
+    Path("day.log").write_text(HEADER + rows(at=range(300)))
+    Path("day2.log").write_text(HEADER + rows(at=range(301)) + rows(at=[7, 300]))
+    ingest("day.log", "--window", "1d")
+    code, output = ingest("day2.log")
+    assert code == 1
+    assert "day2.log: 300 of 301 distinct rows are in the log already, or in another new file, as in" in output
+    assert "leave these rows out with --drop-duplicates, take an earlier file back with" in output
+    assert counted() == (1, 1)
+    code, output = ingest("day2.log", "--drop-duplicates")
+    assert (code, "303 rows read = 1 accepted + 0 quarantined + 302 dropped" in output) == (0, True), output
+    code, output = ingest("day2.log", "--force")
+    assert code == 0  # the same bytes again
+    Path("day2.log").write_text(HEADER + rows(at=range(302)))
+    code, output = ingest("day2.log", "--force")
+    assert (code, "301 of 302 distinct rows are in the log already, or in another new file, and" in output) == (0, True)
+    assert counted() == (3, 3)
+
+
+def test_of_two_new_files_with_the_same_rows_both_are_named(ingest: Ingest):
+    Path("day.log").write_text(HEADER + rows(at=range(300)))
+    Path("day_corrected.log").write_text(HEADER + rows(at=range(1, 300)))
+    code, output = ingest("*.log", "--window", "1d")
+    assert code == 1
+    assert "day.log: 299 of 300 distinct rows are" in output
+    assert "day_corrected.log: 299 of 299 distinct rows are" in output
+
+
+def test_a_half_of_rows_that_are_there_or_few_rows_are_named_and_count_once_more(ingest: Ingest):
+    Path("one.log").write_text(HEADER + rows(at=range(300)))
+    Path("two.log").write_text(HEADER + rows(at=range(150, 450)))
+    Path("few.log").write_text(HEADER + rows(at=range(400, 419)))
+    Path("later.log").write_text(HEADER + rows(at=range(450, 500)))
+    ingest("one.log", "--window", "1d")
+    code, output = ingest("two.log")
+    assert code == 0
+    assert "two.log: 150 of 300 distinct rows are in the log already, or in another new file, and count once" in output
+    code, output = ingest("few.log")
+    assert (code, "few.log: 19 of 19 distinct rows are in the log" in output) == (0, True)
+    code, output = ingest("later.log")
+    assert (code, "distinct" in output) == (0, False)
+    assert counted() == (4, 4)
 
 
 def counted() -> tuple[int, int]:
