@@ -260,14 +260,16 @@ def protocol_settings(protocol: str, changes: list[str] | None) -> tuple[dict[st
 def tables_of(
     protocol: "Protocol", snapshots: str, rows: "pl.DataFrame", experiment: "Experiment", titles: list[str]
 ) -> "list[PrintedTable]":
-    """Give the printed tables of a benchmark; they state the chosen settings of methods and the cap on epochs."""
+    """Give the printed tables of a benchmark; they state its changed settings, those chosen by methods, and the cap."""
+    from dyformer.experiments.methods import changes_of
     from dyformer.experiments.studies.study_tables import epochs_sentence
     from dyformer.experiments.tables import printed_tables
     from dyformer.experiments.tuning.grids import tuned_sentence
     from flows.benchmark import searched_steps
     from flows.tasks.snapshots import open_snapshots
 
-    tables = list(printed_tables(protocol, rows, open_snapshots(snapshots).dataset).values())
+    dataset = open_snapshots(snapshots).dataset
+    tables = list(printed_tables(protocol, rows, dataset).values())
     steps = [int(step) for step in rows["step"].unique() if step.isdecimal()]
     tuned = tuned_sentence(titles, searched_steps(snapshots, protocol, steps))
     if tuned is not None:
@@ -275,6 +277,11 @@ def tables_of(
     if experiment.max_epochs is not None:
         sentence = epochs_sentence(experiment.max_epochs)
         tables = [table._replace(title=f"{table.title}; {sentence}") for table in tables]
+    changes = {f"{protocol.name}.{name}": value for name, value in protocol.given.items() if name != VISIBLE}
+    changes |= {name: value for name, value in changes_of(experiment, dataset).items() if name != "max_epochs"}
+    if changes:
+        sentence = ", ".join(f"{name}={'none' if value is None else value}" for name, value in changes.items())
+        tables = [table._replace(title=f"{table.title}; changed: {sentence}") for table in tables]
     return tables
 
 

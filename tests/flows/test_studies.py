@@ -294,7 +294,7 @@ def test_a_step_that_is_named_twice_is_evaluated_once():
     assert wanted_steps("5,3-5") == [3, 4, 5]
 
 
-def test_a_cap_on_epochs_reaches_the_experiment_and_the_titles_of_a_benchmark(monkeypatch: pytest.MonkeyPatch):
+def test_a_cap_on_epochs_and_changed_settings_are_in_the_titles_of_a_benchmark(monkeypatch: pytest.MonkeyPatch):
     experiment = experiment_from("mylog", with_cap(["finetune.epochs=9"], 4))
     assert [experiment.max_epochs, experiment.finetune.epochs, experiment.capped.finetune.epochs] == [4, 9, 4]
     assert with_cap(None, None) == []
@@ -304,8 +304,13 @@ def test_a_cap_on_epochs_reaches_the_experiment_and_the_titles_of_a_benchmark(mo
     monkeypatch.setattr("flows.tasks.snapshots.open_snapshots", lambda address: opened)
     monkeypatch.setattr(flows.benchmark, "searched_steps", lambda *given: None)
     rows = pl.DataFrame({"step": ["3"]})
-    for own, title in ((experiment, "AUC; cap on epochs of every trained method: 4"), (Experiment(), "AUC")):
+    capped = "AUC; cap on epochs of every trained method: 4; changed: finetune.epochs=9"
+    unpretrained = Experiment().changed({"pretrain": "none", "graph.max_distance": 3})
+    changed = "AUC; changed: graph.max_distance=3, pretrain=none"
+    for own, title in ((experiment, capped), (unpretrained, changed), (Experiment(), "AUC")):
         assert tables_of(protocol_of("paper"), "", rows, own, [])[0].title == title
+    tgb = protocol_of("tgb").changed({"visible": "batch:200"})  # its own title has it
+    assert tables_of(tgb, "", rows, Experiment(), [])[0].title == "AUC"
 
 
 def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch):
