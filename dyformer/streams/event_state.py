@@ -71,7 +71,8 @@ from numpy.typing import NDArray
 from dyformer.graphs.factorisation import DENSE_NODES
 from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh, no_vectors
 from dyformer.streams.event_log import EventLog, EventQueries
-from dyformer.streams.kernels.rows import Limits, Scratch, collect_rows, pair_rows
+from dyformer.streams.kernels.features import Limits
+from dyformer.streams.kernels.rows import Scratch, collect_rows, pair_rows
 from dyformer.streams.kernels.tables import (
     SLOT,
     PairTable,

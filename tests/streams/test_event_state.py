@@ -120,7 +120,7 @@ def test_before_the_first_event_nothing_is_known() -> None:
 
 
 def test_a_group_of_features_has_as_many_names_as_columns_in_the_kernels() -> None:
-    from dyformer.streams.kernels.rows import GROUP_SIZES
+    from dyformer.streams.kernels.features import GROUP_SIZES
 
     assert tuple(map(len, names().values())) == GROUP_SIZES
     assert len(set(FEATURES)) == len(FEATURES)
