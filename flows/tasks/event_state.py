@@ -127,7 +127,7 @@ def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
         state = read_state(plan.address)
         state.observe(_numbered(layout, dataset, version, newer))
         return state
-    log = events_before(layout, dataset, version).log
+    log = _numbered(layout, dataset, version, _events_since(layout, dataset, 0, version))
     state = EventState(log.num_sources, log.num_targets, settings_of(layout, dataset, version))
     state.observe(log)
     return state
@@ -156,6 +156,7 @@ def _events_since(layout: Layout, dataset: str, earlier: int, version: int) -> p
 
 
 def _numbered(layout: Layout, dataset: str, version: int, events: pl.DataFrame) -> EventLog:
+    """Number the nodes of events as `node_numbers` does: nodes of a commit that was taken back have numbers, too."""
     settings = settings_of(layout, dataset, version)
     sources, targets = node_numbers(layout, dataset, version)
     return EventLog(

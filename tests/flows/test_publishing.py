@@ -14,7 +14,7 @@ from test_promote import champion_skill, contender_of, grown, named, promoted, r
 
 from flows.cli import main
 from flows.tasks.complete_windows import make_complete_snapshots
-from flows.tasks.ingest import ingest_log
+from flows.tasks.ingest import ingest_log, undo_ingest
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts
 from flows.tasks.publishing.champions import rollback
@@ -234,6 +234,24 @@ def test_the_ledger_has_what_came_of_each_publication_once_its_step_is_complete(
     parts = outcomes(layout(), "mylog")
     assert parts["slice"].to_list() == ["all", "new", "repeat"]
     assert parts["num_pairs"][0] == parts["num_pairs"][1] + parts["num_pairs"][2]
+
+
+def test_nodes_of_rows_that_were_taken_back_have_pairs_that_did_not_come(
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+):
+    assert open_snapshots(snapshots).num_steps == 5
+    wrong = grown(tmp_path, "wrong", [f"{node},{other},57" for node in (900, 901) for other in range(20)])
+    forecasts = published_by_l3(wrong)
+    undo_ingest("mylog")
+    grown(tmp_path, "complete", [*rows_of(6), "1,2,70"])
+    assert len(write_outcomes(make_complete_snapshots("mylog"))) == 1
+    came = {tuple(row.split(",")[:2]) for row in rows_of(6)}
+    best = read_table(forecasts, "forecasts").filter(pl.col("rank") <= 10)
+    assert {900, 901} <= set(best["id"])
+    hits = [(str(row["id"]), str(row["partner_id"])) in came for row in best.iter_rows(named=True)]
+    assert sql("select num_pairs, num_came from ledger") == [(len(hits), sum(hits))]
+    assert sum(hits) > 0
 
 
 def test_later_and_late_rows_change_no_outcome(snapshots: str, tmp_path: Path):  # noqa: F811

@@ -22,7 +22,7 @@ from flows.tasks.event_state import (
     read_model,
     read_state,
 )
-from flows.tasks.live import open_horizon, open_ranking
+from flows.tasks.live import current_ranking, open_horizon, open_ranking
 from storage.artifacts.artifact import ArtifactDamaged, lineage_of, read_bytes
 from storage.events.commits import take_back
 from storage.layout import EVENT_MODEL, STATE, Layout
@@ -114,6 +114,26 @@ def test_a_state_without_a_commit_that_was_taken_back_is_that_of_the_log_without
     state.observe(log)
     stored = read_state(make_state(NAME, layout=store)).to_arrays()
     assert all(np.array_equal(array, stored[name]) for name, array in state.to_arrays().items())
+
+
+def test_nodes_of_a_commit_that_was_taken_back_shift_no_other_node(store, tmp_path, monkeypatch):
+    wrong = [(f"x{number}", f"y{number}", ROWS[700][2]) for number in range(5)]
+    new = [("new", "page", ROWS[-1][2] + 5), ("late", "p3", START - 50)]  # so that the state is made anew
+    for number, rows in enumerate((ROWS[:700], wrong)):
+        ingest(store, tmp_path, rows, number)
+    take_back(store, NAME)
+    ingest(store, tmp_path, [*ROWS[700:], *new], 2)
+    other = Layout(str(tmp_path / "other"))  # without the wrong commit
+    ingest(other, tmp_path, [*ROWS, *new], 3)
+    found, expected = (
+        current_ranking(layout, NAME, version, read_model(make_model(NAME, layout=layout)))
+        for layout, version in ((store, 4), (other, 1))
+    )
+    users = {user for user, _, _ in [*ROWS, *new]}
+    for user in sorted(users):
+        assert found.past(user, 20) == expected.past(user, 20) != []
+        assert found.rank(user, k=20).targets == expected.rank(user, k=20).targets
+    assert found.past("x1", 20) == []
 
 
 def test_a_state_that_exists_is_not_made_again_and_damage_is_named(store, tmp_path, monkeypatch):

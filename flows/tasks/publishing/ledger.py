@@ -4,6 +4,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from dyformer.evaluation.first_stage import linked_in, ordered
@@ -80,7 +81,10 @@ def _compared(opened: Snapshots, publication: dict[str, Any], step: int, version
 
 
 def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.DataFrame:
-    """Give the best partners of a forecast by node number, and whether each pair is linked in the step."""
+    """Give the best partners of a forecast by node number, and whether each pair is linked in the step.
+
+    A node without a number had links in rows alone that were taken back: none of its pairs came.
+    """
     graph = opened.graph(step, interactions=True)
     text = pl.col("id").cast(pl.String)
     nodes = user_ids(opened, graph).with_columns(text).with_row_index("node").cast({"node": pl.Int64})
@@ -88,5 +92,9 @@ def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.D
     best = forecasts.filter(pl.col("rank") <= NUM_PARTNERS).with_columns(text, pl.col("partner_id").cast(pl.String))
     best = best.join(nodes, on=["side", "id"], how="left", maintain_order="left")
     best = best.join(partners, on=["partner_side", "partner_id"], how="left", maintain_order="left")
-    pairs = Retrieved(*(best[column].to_numpy() for column in ("node", "partner", "linked_before")))
-    return best.with_columns(came=pl.Series(linked_in(graph, step, *ordered(graph, pairs))))
+    is_known_R = best.select(pl.all_horizontal(pl.col("node", "partner").is_not_null())).to_series().to_numpy()
+    known = best.filter(is_known_R)
+    pairs = Retrieved(*(known[column].to_numpy() for column in ("node", "partner", "linked_before")))
+    came_R = np.zeros(best.height, dtype=bool)
+    came_R[is_known_R] = linked_in(graph, step, *ordered(graph, pairs))
+    return best.with_columns(came=came_R)
