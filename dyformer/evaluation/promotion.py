@@ -19,6 +19,7 @@ from dyformer.evaluation.scored_queries import MIXED, ScoredQueries, query_means
 from dyformer.graphs.snapshots import DynamicGraph
 
 MIN_QUERIES = 20
+TOO_FEW_QUERIES = f"fewer than {MIN_QUERIES} queries are no test"
 """With fewer queries nothing is tested, because few differences may be equal by chance: a standard error of 0."""
 
 NO_CHAMPION = "there was no champion to compare with"
@@ -162,8 +163,7 @@ def decide(
     paired = _paired([*methods, *baselines], graph, rule)
     if paired is None:
         reason = NO_CHAMPION if champion is None else "the champion stays"
-        few = f"{reason}; fewer than {MIN_QUERIES} queries are no test"
-        return Decision(methods[0].method, None, None, None, num_tests, few)
+        return Decision(methods[0].method, None, None, None, num_tests, f"{reason}; {TOO_FEW_QUERIES}")
     decision = _first(challenger, champion, paired, num_tests)
     titles = [each.method for each in baselines]
     return _compared(_cheapest(_with_baselines(decision, titles, paired), titles, paired), challenger, paired)

@@ -49,12 +49,21 @@ class EventModel:
         columns = {} if isinstance(events, list) else {name: getattr(self._plan.columns, name) for name in COLUMNS}
         log = read_log(events, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
         named, newest = NamedEvents.from_table(log.events), self._ranking.newest_time
+        self._check_ids([*named.sources, *named.targets])
         if len(named) and newest is not None and named.times[0] < newest:
             times = pl.Series([newest, named.times[0]], dtype=pl.Int64).cast(log.events.schema["time"])
             raise ValueError(
                 f"expected events from {times[0]} on, the time of the newest so far; got one of {times[1]}"
             )
         self._ranking.observe(named)
+
+    def _check_ids(self, ids: list[str]) -> None:
+        """Raise ValueError for ids of another type than those of the log, which no ranking could give back."""
+        if self._ids.is_integer():
+            names = pl.Series(ids, dtype=pl.String)
+            wrong = names.filter(names.cast(self._ids, strict=False).is_null())
+            if len(wrong):
+                raise ValueError(f"expected integer ids, as the log has; got {wrong[0]!r}")
 
     def rank(
         self, source: Any, *, at: "datetime | str | int | None" = None, k: int = 10, horizon: str | None = None

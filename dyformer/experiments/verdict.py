@@ -9,7 +9,7 @@ import polars as pl
 
 from dyformer.evaluation.config import METRIC_TITLES
 from dyformer.evaluation.costs import has_vectors, is_simple
-from dyformer.evaluation.promotion import MIN_QUERIES
+from dyformer.evaluation.promotion import MIN_QUERIES, TOO_FEW_QUERIES
 from dyformer.experiments.printed import TOO_FEW
 
 NOT_KNOWN = "not known"
@@ -128,9 +128,10 @@ def _than_the_champion(difference: Sequence[float]) -> str:
 def _gain(promotion: Mapping[str, Any]) -> str:
     gain, number = promotion.get("gain"), promotion.get("num_queries")
     if gain is None:
-        if promotion["champion"] is None or number is None:
+        if promotion["champion"] is None or TOO_FEW_QUERIES in promotion["reason"]:
             return f"How good it is cannot be said: fewer than {MIN_QUERIES} links of the newest window can be ranked."
-        is_best = is_simple(promotion["champion"]["title"])
+        # Without queries there was no comparison, for the reason that the sentence before gives.
+        is_best = number is not None and is_simple(promotion["champion"]["title"])
         return "It is the best of the simple methods itself." if is_best else ""  # an earlier version recorded no gain
     title = METRIC_TITLES[promotion["metric"]]
     percent = abs(_percent(gain))

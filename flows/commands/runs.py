@@ -151,7 +151,7 @@ def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_o
 
     metrics, summary = read_report(report)
     for name in ("changed", "before"):  # the flow's values: the command ingested the rows before it
-        summary["counts"].pop(name)
+        summary["counts"].pop(name, None)
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
     sentences = verdict_of(metrics, summary).sentences
     opened = open_snapshots(summary["addresses"]["snapshots"])

@@ -36,7 +36,7 @@ from flows.tasks.event_state import (
 )
 from storage.events.declarations import declaration
 from storage.events.rows import ids_are_integers
-from storage.events.table import newest_version, node_dictionary
+from storage.events.table import history, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
 
 MICROSECONDS_OF = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
@@ -159,8 +159,17 @@ def open_ranking(
         version=version,
         model=model,
         time_unit=record["time_unit"],
-        has_integer_ids=ids_are_integers(node_dictionary(layout, dataset, version)),
+        has_integer_ids=ids_are_integers(_with_events(layout, dataset, version)),
     )
+
+
+def _with_events(layout: Layout, dataset: str, version: int) -> pl.DataFrame:
+    """Give the nodes that have events: the dictionary has those of a commit that was taken back, too."""
+    nodes = node_dictionary(layout, dataset, version)
+    if history(layout, dataset, version)["version"].n_unique() == version:
+        return nodes
+    ends = scan_events(layout, dataset, version).select(node=pl.concat_list("source_node", "target_node"))
+    return nodes.join(ends.explode("node").unique().collect(), on="node", how="semi")
 
 
 def current_ranking(layout: Layout, dataset: str, version: int, fitted: FittedEventForecaster) -> LiveRanking:

@@ -58,6 +58,15 @@ def test_observed_events_count_as_if_the_log_had_them():
         grown.observe([("u3", "p1", ROWS[0][2])])
 
 
+def test_an_observed_id_of_another_type_than_those_of_the_log_is_refused():
+    model = dyformer.fit_events(dyformer.read_log([(row % 7, row % 5, row) for row in range(300)], bipartite=True))
+    later = [(2, 3, 300), (2, "page", 301)]
+    with pytest.raises(ValueError, match="expected integer ids, as the log has; got 'page'"):
+        model.observe(later)
+    model.observe(later[:1])
+    assert model.rank(2, k=20)["target"].dtype.is_integer()
+
+
 def test_observed_events_have_the_weights_of_the_column_that_the_log_has_them_in():
     rows = frame(ROWS).with_columns(amount=pl.int_range(pl.len()) % 7 * 10.0)
     grown = dyformer.fit_events(dyformer.read_log(rows, weight="amount", time_unit="s", bipartite=True))

@@ -181,8 +181,15 @@ def test_whose_weights_the_number_is_of_is_said_where_the_tables_have_others():
 
 
 def test_with_few_links_nothing_is_said_of_how_good_it_is():
-    few = text_of({"gain": None, "vectors": None, "num_queries": None, "difference": None, "compared": None})
+    none = {"gain": None, "vectors": None, "num_queries": None, "difference": None, "compared": None}
+    few = text_of({**none, "reason": "the champion stays; fewer than 20 queries are no test"})
     assert "cannot be said: fewer than 20 links" in few
+    trained = "the champion was trained on step 9, so it cannot be compared there"
+    for champion in (WITH, {"title": "L3", "models": []}):
+        text = text_of({**none, "reason": trained, "champion": champion, "previous": champion})
+        assert f"publishes, as before: {trained}." in text
+        assert "cannot be said" not in text
+        assert "simple method" not in text
 
 
 @pytest.mark.parametrize(

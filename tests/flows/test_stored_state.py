@@ -136,6 +136,15 @@ def test_nodes_of_a_commit_that_was_taken_back_shift_no_other_node(store, tmp_pa
     assert found.past("x1", 20) == []
 
 
+def test_text_ids_of_a_commit_that_was_taken_back_leave_the_others_integers(store, tmp_path):
+    rows = [(user[1:], page[1:], time) for user, page, time in ROWS]
+    for number, part in enumerate((rows[:700], [*rows[700:], ("7", "page", ROWS[-1][2])])):
+        ingest(store, tmp_path, part, number)
+    assert not open_ranking(NAME, layout=store).has_integer_ids
+    take_back(store, NAME)
+    assert open_ranking(NAME, layout=store).has_integer_ids
+
+
 def test_a_state_that_exists_is_not_made_again_and_damage_is_named(store, tmp_path, monkeypatch):
     ingest(store, tmp_path, ROWS, 0)
     address = make_state(NAME, layout=store)
