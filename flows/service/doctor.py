@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from ctypes.util import find_library
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -13,10 +14,10 @@ from packaging.requirements import Requirement
 
 from dyformer.extras import MissingExtra
 from flows.cluster import ClusterUnusable, node_checks
-from flows.service.dead_runs import all_pages, ended_among, silent_runs
+from flows.service.dead_runs import PAGE, all_pages, ended_among, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.environment import ServerUnreachable, server_in_use
-from flows.service.schedules import scheduled
+from flows.service.schedules import dataset_of, scheduled
 from storage.artifacts.artifact import MANIFEST
 from storage.bytes import files
 from storage.layout import Layout
@@ -28,10 +29,14 @@ from storage.tracking.upkeep import running_flows
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.responses import DeploymentResponse
 
 LEAST_FREE_BYTES = 2 << 30
 OLDEST_DUE_SECONDS = 3600.0
 LATE_MINUTES = 15
+ENDED_BY_ITSELF = ("COMPLETED", "FAILED", "CRASHED")
+EXCEPTION = "Flow run encountered an exception: "  # at the beginning of the server's message
 
 
 class Finding(NamedTuple):
@@ -176,7 +181,7 @@ def _prefect() -> Iterator[Finding]:
         yield Finding("Prefect", "wrong", detail, remedy)
         return
     with get_client(sync_client=True) as client:
-        for look in (_workers, _pools, _automation, _dead, _tracked, _slots, _late):
+        for look in (_workers, _pools, _automation, _dead, _tracked, _slots, _late, _failing):
             yield look(client)
 
 
@@ -260,3 +265,34 @@ def _late(client: "SyncPrefectClient") -> Finding:
         detail = f"{len(late)} runs are more than {LATE_MINUTES} minutes late"
         return Finding("schedules", "wrong", detail, "start another worker, or make schedules less frequent")
     return _ok("schedules", f"{len(schedules)} of your own, nothing is late")
+
+
+def _failing(client: "SyncPrefectClient") -> Finding:
+    """Find the active schedules whose newest run that came to an end by itself failed or died.
+
+    A paused schedule is left out, and so is a run that was cancelled.
+    """
+    active = [each for each in scheduled(client) if any(when.active for when in each.schedules)]
+    failing = {dataset_of(each): failed for each in active if (failed := _failed_last(client, each))}
+    if not failing:
+        return _ok("retrainings", f"the last one of each of {len(active)} active schedules did not fail")
+    detail = "; ".join(f"{dataset}: {_named(failed)}" for dataset, failed in failing.items())
+    return Finding("retrainings", "wrong", detail, "correct what the message names; the logs are on Prefect's page")
+
+
+def _failed_last(client: "SyncPrefectClient", deployment: "DeploymentResponse") -> "list[FlowRun]":
+    """Return the newest runs of a schedule up to the last one that completed, a page at most; the newest first."""
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    conditions = {"deployment_id": {"any_": [deployment.id]}, "state": {"type": {"any_": list(ENDED_BY_ITSELF)}}}
+    wanted = FlowRunFilter.model_validate(conditions)
+    runs = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
+    return list(takewhile(lambda run: run.state_type != "COMPLETED", runs))
+
+
+def _named(failed: "list[FlowRun]") -> str:
+    newest = failed[0]
+    message = ((newest.state.message if newest.state is not None else None) or "no message").splitlines()[0]
+    number = "the last retraining" if len(failed) == 1 else f"the last {len(failed)} retrainings"
+    return f"{number} failed, the newest at {str(newest.end_time)[:16]} UTC: {message.removeprefix(EXCEPTION)}"

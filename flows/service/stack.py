@@ -180,8 +180,9 @@ def _alone(layout: Layout) -> Iterator[None]:
             f" {record.get('prefect', 'an address that is being chosen')}; stop it first with Ctrl-C or SIGTERM"
         ) from error
     with lock:
-        left = (last_stack(layout) or {}).get("mark")
-        if isinstance(left, str) and left:
+        record = last_stack(layout) or {}
+        left = record.get("mark")
+        if isinstance(left, str) and left and record.get("folder") == _identity(folder):
             end_marked(left, SECONDS_FOR_SERVERS)
         try:
             yield
@@ -211,9 +212,18 @@ def _variables_of_clients(addresses: dict[str, str]) -> dict[str, str]:
     }
 
 
+def _identity(folder: Path) -> list[int]:
+    """Numbers by which the file system knows a folder: a copy of a store has others, and its record is of the original.
+
+    Without them a stack on the copy would end the processes of the original's.
+    """
+    status = folder.stat()
+    return [status.st_dev, status.st_ino]
+
+
 def _write(folder: Path, record: dict[str, object]) -> None:
     part = folder / f".{RECORD}"
-    part.write_text(json.dumps(record), encoding="utf-8")
+    part.write_text(json.dumps({**record, "folder": _identity(folder)}), encoding="utf-8")
     part.replace(folder / RECORD)
 
 

@@ -17,14 +17,15 @@ from unittest.mock import Mock, patch
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Scheduled
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
 
 import flows.cli
 from flows import cluster
 from flows.service import doctor
 from flows.service.deployments import ENDING, GPU_POOL, POOL, deploy, file_of_deployments, read_deployments
-from flows.service.schedules import make_schedule, remove_schedule, schedule_of
+from flows.service.schedules import make_schedule, remove_schedule, schedule_of, set_active
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
@@ -224,6 +225,38 @@ def test_a_run_that_is_late_is_wrong(client: SyncPrefectClient) -> None:
     client.delete_flow_run(run.id)
     assert (found.check, found.outcome) == ("schedules", "wrong")
     assert f"more than {doctor.LATE_MINUTES} minutes late" in found.detail
+
+
+def test_a_schedule_whose_last_run_failed_is_wrong_until_one_completes_or_it_is_paused(
+    client: SyncPrefectClient, layout: Layout
+) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    make_schedule("failing-log", schedule_of(None, "520w"), {"log": ["s3://bucket/log"], "window": "7d"}, {}, 0)
+    deployment = client.read_deployment_by_name("retrain/failing-log-schedule")
+
+    def end(state: State) -> doctor.Finding:
+        run = client.create_flow_run_from_deployment(deployment.id)
+        client.set_flow_run_state(run.id, Running(), force=True)
+        client.set_flow_run_state(run.id, state, force=True)
+        return doctor._failing(client)
+
+    try:
+        assert "failing-log" not in doctor._failing(client).detail
+        found = end(Failed(message=f"{doctor.EXCEPTION}OneColumn: x.csv, line 1 does not split"))
+        assert (found.check, found.outcome) == ("retrainings", "wrong")
+        assert re.fullmatch(
+            r"failing-log: the last retraining failed, the newest at 20..-..-.. ..:.. UTC: OneColumn: x.csv, line 1 .*",
+            found.detail,
+        )
+        assert "the last 2 retrainings failed" in end(Crashed(message="its process is gone")).detail
+        assert "its process is gone" in end(Cancelled(message="by a person")).detail
+        set_active("failing-log", is_active=False)
+        assert doctor._failing(client).outcome == "ok"
+        set_active("failing-log", is_active=True)
+        assert doctor._failing(client).outcome == "wrong"
+        assert end(Completed()).outcome == "ok"
+    finally:
+        remove_schedule("failing-log")
 
 
 def of_another_python() -> None:

@@ -2,17 +2,20 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from flows.service.listening import port_of
-from flows.service.processes import Stopping
+from flows.service.processes import MARK, Stopping
 from flows.service.running import ADDRESSES, LOCK, RECORD, running_stack, use_running_stack
-from flows.service.stack import HOST, Ports, run_stack
+from flows.service.stack import HOST, Ports, _write, run_stack
 from storage.layout import Layout
 
 
@@ -75,6 +78,31 @@ def test_a_second_stack_is_refused_with_the_first_ones_process(layout: Layout) -
     ):
         run_stack(layout, Ports(), 1, print)
     assert (Path(layout.service) / RECORD).exists()
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_what_a_killed_stack_left_is_ended_and_a_stack_on_a_copy_ends_nothing_of_the_original(
+    layout: Layout, tmp_path: Path, *, is_copy: bool
+) -> None:
+    mark = uuid.uuid4().hex
+    _write(Path(layout.service), {"mark": mark, "process": 7})
+    if is_copy:
+        shutil.copytree(layout.service, tmp_path / "copy" / "service")
+    started = Layout(str(tmp_path / "copy"), state=str(tmp_path / "copy")) if is_copy else layout
+    left = subprocess.Popen(["/bin/sleep", "60"], env={MARK: f"{mark}-server-prefect"})
+    try:
+        with socket.socket() as other:
+            other.bind((HOST, 0))
+            other.listen()
+            with pytest.raises(ValueError, match="is taken by another program"):  # after those left were ended
+                run_stack(started, Ports(mlflow=other.getsockname()[1]), 1, print)
+        if is_copy:
+            assert left.poll() is None
+        else:
+            assert left.wait(5) == -signal.SIGTERM
+    finally:
+        left.kill()
+        left.wait()
 
 
 def test_a_wrong_store_does_not_stop_a_command_that_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
