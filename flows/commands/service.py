@@ -1,5 +1,6 @@
 """The commands of the service: servers, deployments, schedules."""
 
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,10 +127,14 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         values = dict(change.split("=", 1) for change in changes or [])
         missing = schedules.check_logs(dataset, reading)
         with ongoing("make the schedule", file=sys.stderr):
-            name = schedules.make_schedule(dataset, when, reading, values, seed, as_of=as_of, gpu=gpu)
+            name, changed = schedules.replace_schedule(dataset, when, reading, values, seed, as_of=as_of, gpu=gpu)
         _print(f"{dataset} is retrained by itself: deployment {name} on {server}")
-        for path in missing:
-            _print(f"{path} is not on this machine: each run fails where its worker does not find it either")
+        notes = [
+            f"{path} is not on this machine: each run fails where its worker does not find it either"
+            for path in missing
+        ]
+        for line in [*changed, *notes]:
+            _print(line)
 
 
 def track(
@@ -137,17 +142,27 @@ def track(
         bool, typer.Option("--again", help="send all results of the store, as to an empty MLflow")
     ] = False,
 ) -> None:
-    """Send the results that MLflow lacks; the exit code is 1 if some cannot be sent. Each run does so, too."""
+    """Send the results that MLflow lacks; the exit code is 1 if some cannot be sent. Each run does so, too.
+
+    The runs of a store that was moved or copied get the addresses of its files, too.
+    """
     from flows.tasks.tracking.projection import project
     from storage.layout import Layout
     from storage.tracking.marks import due
+    from storage.tracking.mlflow_client import follow_store
 
-    layout = Layout.from_environment()
+    layout, problems = Layout.from_environment(), list[str]()
+    if layout.tracking_uri == layout.tracking_database:
+        try:
+            follow_store(layout)
+        except sqlite3.Error as error:  # such as of a database that may not be written
+            problems = [f"the addresses of the store's files: {error}"]
     done = project(layout, again=again, whole=True)
-    for problem in done.problems:
+    problems += done.problems
+    for problem in problems:
         _print(f"not sent: {problem}")
     _print(f"{len(done.sent)} results sent to MLflow, {len(due(layout))} wait")
-    if done.problems:
+    if problems:
         raise typer.Exit(FAILED)
 
 

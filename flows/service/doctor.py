@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from ctypes.util import find_library
 from itertools import takewhile
 from pathlib import Path
@@ -17,7 +19,8 @@ from flows.cluster import ClusterUnusable, node_checks
 from flows.service.dead_runs import PAGE, all_pages, ended_among, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.environment import ServerUnreachable, server_in_use
-from flows.service.schedules import dataset_of, scheduled
+from flows.service.running import LOCK, is_held
+from flows.service.schedules import SCHEDULED, dataset_of, scheduled
 from storage.artifacts.artifact import MANIFEST
 from storage.bytes import files
 from storage.layout import Layout
@@ -58,7 +61,7 @@ def findings(cluster: str | None = None) -> Iterator[Finding]:
     yield _tracking(layout)
     yield _gpu()
     yield from _mlflow(layout)
-    yield from _prefect()
+    yield from _prefect(layout)
 
 
 def _ok(check: str, detail: str) -> Finding:
@@ -167,12 +170,13 @@ def _mlflow(layout: Layout) -> Iterator[Finding]:
     yield _ok("MLflow", f"{address}: {len(running)} runs of flows are running")
 
 
-def _prefect() -> Iterator[Finding]:
+def _prefect(layout: Layout) -> Iterator[Finding]:
+    from httpx import HTTPError
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL
 
     if not PREFECT_API_URL.value():
-        yield _ok("Prefect", "none is configured: commands start a temporary one; `dyformer up` starts one that stays")
+        yield _no_server(layout)
         return
     try:
         yield _ok("Prefect", server_in_use())
@@ -180,9 +184,35 @@ def _prefect() -> Iterator[Finding]:
         detail, _, remedy = str(error).partition(": ")
         yield Finding("Prefect", "wrong", detail, remedy)
         return
-    with get_client(sync_client=True) as client:
-        for look in (_workers, _pools, _automation, _dead, _tracked, _slots, _late, _failing):
-            yield look(client)
+    try:
+        with get_client(sync_client=True) as client:
+            for look in (_workers, _pools, _automation, _dead, _tracked, _slots, _late, _failing):
+                yield look(client)
+    except HTTPError as error:  # such as of a server whose disk is full
+        detail = str(error).partition(" for url ")[0]
+        yield Finding("Prefect", "wrong", detail, "see the server's log, and whether its disk has space")
+
+
+def _no_server(layout: Layout) -> Finding:
+    """Name the schedules that start nothing while `dyformer up` of this store does not run."""
+    waiting = _stopped_schedules(Path(layout.service) / "prefect" / "prefect.db")
+    if waiting and not is_held(Path(layout.service) / LOCK):
+        detail = f"`dyformer up` does not run, so that these schedules start nothing: {', '.join(waiting)}"
+        return Finding("Prefect", "wrong", detail, "start `dyformer up`")
+    return _ok("Prefect", "none is configured: commands start a temporary one; `dyformer up` starts one that stays")
+
+
+def _stopped_schedules(database: Path) -> list[str]:
+    """Return the deployments with an active schedule in the database of a stopped server; none if it cannot be read."""
+    query = (
+        "select distinct d.name from deployment d join deployment_schedule s on s.deployment_id = d.id"
+        " where s.active and d.tags like ? order by d.name"
+    )
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            return [name for (name,) in connection.execute(query, (f'%"{SCHEDULED}"%',))]
+    except sqlite3.Error:  # such as no file, because `up` never ran
+        return []
 
 
 def _workers(client: "SyncPrefectClient") -> Finding:

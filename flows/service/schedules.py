@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SCHEDULED = "dyformer-schedule"  # the tag of these deployments
 SLUG = "own"
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+NOT_GIVEN = "not given"
 SHORTEST = timedelta(seconds=60)
 LONGEST = timedelta(weeks=520)
 
@@ -154,6 +155,52 @@ def _check_windows(dataset: str, reading: dict[str, Any], as_of: str | None) -> 
             ' run but the first would be refused: choose windows of fixed length, as in `window="7d"`, or declare'
             " that no more rows will come (`finished=True`)"
         )
+
+
+def replace_schedule(
+    dataset: str, schedule: Schedule, reading: dict[str, Any], changes: dict[str, Any], seed: int, **options: Any
+) -> tuple[str, list[str]]:
+    """Make or replace the schedule of a dataset; returns its deployment and what differs from an earlier schedule.
+
+    `options` are those of `make_schedule`, which raises BadSchedule.
+    """
+    before = _described(dataset)
+    name = make_schedule(dataset, schedule, reading, changes, seed, **options)
+    changed = differences(before, _described(dataset)) if before else []
+    title = "it replaces an earlier schedule as a whole, and differs from it in these options:"
+    return name, [title, *(f"  {line}" for line in changed)] if changed else []
+
+
+def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """Name each option that differs between two schedules, or that one of them lacks."""
+    return [
+        f"{name}: {before.get(name, NOT_GIVEN)} before, now {after.get(name, NOT_GIVEN)}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _described(dataset: str) -> dict[str, str]:
+    """Describe the schedule of a dataset by its options, each as a text; empty if it has none."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        deployment = next((each for each in scheduled(client) if dataset_of(each) == dataset), None)
+    if deployment is None:
+        return {}
+    parameters = {name: value for name, value in deployment.parameters.items() if name != "dataset"}
+    reading, changes = parameters.pop("reading", None) or {}, parameters.pop("changes", None) or {}
+    return {
+        "when": ", ".join(_when(each.schedule) for each in deployment.schedules),
+        "paused": "no" if any(each.active for each in deployment.schedules) else "yes",
+        "pool": str(deployment.work_pool_name),
+        **{name.replace("_", "-"): _written(value) for name, value in (reading | parameters).items()},
+        **{f"set {name}": _written(value) for name, value in changes.items()},
+    }
+
+
+def _written(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def schedules() -> list[dict[str, Any]]:

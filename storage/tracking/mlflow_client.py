@@ -347,7 +347,7 @@ def follow_store(layout: Layout) -> None:
     ours, such as those made through a server. A database beside the store (DYFORMER_STATE) may be of several stores.
     """
     database, artifact_root = database_of(layout.tracking_database), layout.tracking_artifacts
-    if layout.state != layout.root or database is None:
+    if layout.state != layout.root or database is None or not database.exists():
         return
     with closing(sqlite3.connect(database, timeout=LOCKED_SECONDS, isolation_level=None)) as connection:
         for left in _other_roots(connection, artifact_root):

@@ -34,6 +34,7 @@ from storage.bytes import files
 from storage.bytes.objects import StoreUnreachable
 from storage.layout import Layout
 from storage.tracking.marks import MARK, due, mark, marked, noted
+from storage.tracking.mlflow_client import connect
 from storage.tracking.runs import Tracker, open_tracker, tracking_of
 from storage.verification import faults, repaired
 
@@ -508,6 +509,22 @@ def test_a_store_that_is_moved_is_sent_no_second_time(layout: Layout, monkeypatc
     project(layout)
     moved = shutil.move(layout.root, f"{layout.root}-moved")
     assert due(Layout(moved)) == []
+
+
+def test_the_command_gives_the_runs_of_a_moved_store_the_addresses_of_its_files(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = result(layout)
+    project(layout)
+    run = tracking_of(address)["run"]
+    moved = Layout(shutil.move(layout.root, f"{layout.root}-moved"))
+    monkeypatch.setenv("DYFORMER_STORAGE", moved.root)
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    with pytest.raises(SystemExit) as ending:
+        flows.cli.main(["track"])
+    assert not ending.value.code
+    uri = connect(moved.tracking_database).get_run(run).info.artifact_uri  # as a program of another project reads it
+    assert str(uri).startswith(f"{moved.root}/mlflow/")
 
 
 def test_an_empty_mlflow_gets_the_whole_store_by_the_command(

@@ -4,27 +4,32 @@ import json
 import pickle
 import re
 import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
 
+import httpx
 import pytest
+from filelock import FileLock
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import State
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
 
 import flows.cli
 from flows import cluster
 from flows.service import doctor
 from flows.service.deployments import ENDING, GPU_POOL, POOL, deploy, file_of_deployments, read_deployments
+from flows.service.running import LOCK
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, set_active
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.layout import Layout
@@ -225,6 +230,51 @@ def test_a_run_that_is_late_is_wrong(client: SyncPrefectClient) -> None:
     client.delete_flow_run(run.id)
     assert (found.check, found.outcome) == ("schedules", "wrong")
     assert f"more than {doctor.LATE_MINUTES} minutes late" in found.detail
+
+
+def test_a_server_that_fails_is_a_finding_beside_those_of_the_machine(
+    client: SyncPrefectClient, look: Callable[[], tuple[int, Found]], server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    response = httpx.Response(500, request=httpx.Request("POST", f"{server}/csrf-token"))
+    error = PrefectHTTPStatusError(
+        "Server error '500 Internal Server Error'", request=response.request, response=response
+    )
+    monkeypatch.setattr(SyncPrefectClient, "read_workers_for_work_pool", Mock(side_effect=error))
+    code, found = look()
+    assert code == 1
+    assert found["Prefect"]["detail"] == "Server error '500 Internal Server Error'"
+    assert {"disk", "tracking", "MLflow"} <= set(found)
+
+
+def test_schedules_of_a_service_that_does_not_run_are_named(client: SyncPrefectClient, layout: Layout) -> None:
+    database = Path(layout.service) / "prefect" / "prefect.db"
+    database.parent.mkdir(parents=True)
+
+    def found() -> doctor.Finding:
+        with (
+            closing(sqlite3.connect(PREFECT_HOME.value() / "prefect.db")) as running,
+            closing(sqlite3.connect(database)) as stopped,
+        ):
+            running.backup(stopped)
+        with temporary_settings(restore_defaults={PREFECT_API_URL}):
+            [finding] = doctor._prefect(layout)
+        return finding
+
+    deploy(read_deployments(file_of_deployments()))
+    make_schedule("stopped-log", schedule_of(None, "520w"), {"log": ["s3://bucket/log"], "window": "7d"}, {}, 0)
+    try:
+        assert found().outcome == "wrong"
+        assert "start nothing: stopped-log-schedule" in found().detail
+        with FileLock(Path(layout.service) / LOCK):
+            assert found().outcome == "ok"
+        set_active("stopped-log", is_active=False)
+        assert found().outcome == "ok"
+    finally:
+        remove_schedule("stopped-log")
+    database.unlink()
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        assert [each.outcome for each in doctor._prefect(layout)] == ["ok"]
 
 
 def test_a_schedule_whose_last_run_failed_is_wrong_until_one_completes_or_it_is_paused(

@@ -80,6 +80,29 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
     assert (code, "mine has no schedule" in printed) == (1, True)
 
 
+def test_a_schedule_that_replaces_another_names_each_option_that_differs(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    deploy(read_deployments(file_of_deployments())[:1])
+    first = ("--interval", "6h", "--log", "incoming/", "--window", "7d", "--set", "model.num_layers=2", "--seed", "3")
+    assert "replaces an earlier" not in run("replaced", *first)[1]
+    assert "replaces an earlier" not in run("replaced", *first)[1]
+    run("replaced", "--pause")
+    code, printed = run("replaced", "--interval", "4h", "--set", "model.num_layers=2", "--set", "finetune.epochs=2")
+    run("replaced", "--remove")
+    lines = printed.splitlines()
+    assert code == 0
+    assert lines[lines.index(next(line for line in lines if "replaces an earlier schedule" in line)) + 1 :] == [
+        "  when: every 6h (UTC) before, now every 4h (UTC)",
+        "  paused: yes before, now no",
+        f"  log: {tmp_path / 'incoming'} before, now not given",
+        "  window: 7d before, now not given",
+        "  seed: 3 before, now not given",
+        "  set finetune.epochs: not given before, now 2",
+    ]
+
+
 @pytest.mark.parametrize(("options", "expected"), [((), ("dyformer-cpu", False)), (("--gpu",), ("dyformer-gpu", True))])
 def test_a_schedule_trains_where_a_worker_has_a_gpu_if_that_is_wanted(
     run: Run, options: tuple[str, ...], expected: tuple[str, bool]
