@@ -1,7 +1,7 @@
 """A checked log -> a model of its events, which every later event changes as soon as it is observed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +9,9 @@ import polars as pl
 
 from dyformer.experiments.api import Log, read_log
 from dyformer.experiments.arguments import check_process, reported, texts, whole
-from dyformer.graphs.windows import EPOCH, MICROSECOND
+from dyformer.logs.moments import UnreadableMoment, read_moment
 from dyformer.logs.plan import ReadPlan
-from dyformer.logs.time_windows import horizon_length
+from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster, fit_on_past
 from dyformer.scoring.event_heads import Done
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
@@ -86,7 +86,7 @@ class EventModel:
                 was not fitted.
         """
         check_process()
-        moment = None if at is None else _moment(at, has_steps=self._plan.time_unit == "step")
+        moment = None if at is None else _moment(at, self._plan.time_unit)
         if horizon is not None and horizon not in self._horizons:
             fitted = ", ".join(map(repr, self._horizons)) or "none"
             raise ValueError(f"horizon = {horizon!r}: expected one that was fitted ({fitted}); give `horizons` to fit")
@@ -170,11 +170,8 @@ def _tenths(num_rounds: int, say: Callable[[str], None]) -> Done:
     return done
 
 
-def _moment(at: "datetime | str | int", *, has_steps: bool) -> int:
-    if has_steps:
-        return whole("at", at, least=-(1 << 62))
+def _moment(at: "datetime | str | int", unit: TimeUnit) -> int:
     try:
-        date = at if isinstance(at, datetime) else datetime.fromisoformat(str(at))
-    except ValueError:
-        raise ValueError(f"at = {at!r}: expected a date such as 2024-03-01T10:00, or a datetime") from None
-    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
+        return read_moment(at.isoformat() if isinstance(at, datetime) else at, unit)
+    except UnreadableMoment as error:
+        raise ValueError(f"at = {at!r}: {error}") from None

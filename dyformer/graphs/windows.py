@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.logs.time_windows import (
+    EPOCH,
     IF_SECONDS,
+    MICROSECOND,
     TimeUnit,
     Window,
     WindowError,
@@ -40,9 +42,7 @@ FAR_GAPS = 2  # times the longest time without a row before
 
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
-MICROSECOND = timedelta(microseconds=1)
 DAY = 86_400_000_000
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_CLOCK_TIME = (datetime(2, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 LAST_CLOCK_TIME = (datetime(9900, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 

@@ -25,6 +25,8 @@ FIXED_UNITS = {
 
 CALENDAR_UNITS = ("d", "w", "mo", "y")
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 IF_SECONDS = (
     'if its times count seconds, read it with `time_unit="s"` (if it is in a store: after `dyformer drop NAME`)'
@@ -195,6 +197,6 @@ def written_time(time: int, unit: TimeUnit) -> str:
     if unit == "step":
         return f"step {time:,}"
     try:
-        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time):%Y-%m-%d}"
+        return f"{EPOCH + time * MICROSECOND:%Y-%m-%d}"
     except OverflowError:
         return f"the year {1970 + time // YEAR}"

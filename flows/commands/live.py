@@ -51,8 +51,9 @@ def rank(
     """
     import polars as pl
 
+    from dyformer.logs.moments import read_moment, written_moment
     from dyformer.logs.time_windows import horizon_length
-    from flows.tasks.live import open_horizon, open_ranking, ranking_record, read_moment, written_moment
+    from flows.tasks.live import open_horizon, open_ranking, ranking_record
     from storage.events.declarations import declaration
     from storage.events.table import newest_version
     from storage.layout import Layout

@@ -18,10 +18,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dyformer
+from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.scoring.event_horizon import FittedHorizon
 from flows.live.page import node_page, openapi_page
 from flows.live.service import BadEvent, LiveService, SentEvent, checked_event
-from flows.tasks.live import UnreadableMoment, ranking_record, read_moment, written_id, written_moment
+from flows.tasks.live import ranking_record, written_id
 from storage.bytes.files import WriteFailed
 
 MOST_EVENTS = 10_000  # of a request

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from dyformer.logs.contract import TimeRange, time_difference
+from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.logs.validation import LAST_STEP
 from dyformer.scoring.event_forecaster import TooFewPastEvents
@@ -25,7 +26,7 @@ from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import newest_model, node_numbers
-from flows.tasks.live import OpenedRanking, UnreadableMoment, open_horizon, open_ranking, read_moment, written_moment
+from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
 from storage.bytes.files import WriteFailed
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events

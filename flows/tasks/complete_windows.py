@@ -7,9 +7,10 @@ from typing import Any
 import polars as pl
 
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
-from dyformer.graphs.windows import EPOCH, MICROSECOND, WindowsMove, complete_ends
+from dyformer.graphs.windows import WindowsMove, complete_ends
 from dyformer.logs.datasets import DATASETS
-from dyformer.logs.time_windows import TimeUnit, Window, WindowError
+from dyformer.logs.moments import UnreadableMoment, read_moment
+from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit, Window, WindowError
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import MANIFEST
 from storage.bytes import files
@@ -91,20 +92,18 @@ def has_report(snapshots: str) -> bool:
 
 
 def moment(text: str, time_unit: TimeUnit) -> int:
-    """Read "now", a time in the form of ISO 8601 or an integer step, in the unit of the events' times.
+    """Read "now", or a time as `dyformer rank --at` does, in the unit of the events' times.
 
     Raises:
         WindowError: anything else, or a time that does not fit the log.
     """
-    if time_unit == "step":
-        if not text.strip().removeprefix("-").isdecimal():
-            raise WindowError(f"`as_of` {text!r}: this log has integer steps, so that it must be an integer")
-        return int(text)
+    if text == "now" and time_unit != "step":
+        return (datetime.now(UTC) - EPOCH) // MICROSECOND
     try:
-        found = datetime.now(UTC) if text == "now" else datetime.fromisoformat(text)
-    except ValueError:
-        raise WindowError(f'`as_of` {text!r}: expected "now" or a time such as 2024-03-01T00:00') from None
-    return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
+        return read_moment(text, time_unit)
+    except UnreadableMoment as error:
+        now = "" if time_unit == "step" else ', or "now"'
+        raise WindowError(f"`as_of`: {error}{now}") from None
 
 
 def _check_number(dataset: str, num_complete: int, window: Window) -> None:

@@ -214,13 +214,16 @@ def test_a_known_log_is_finished_until_it_grows(store: Path, shared_log: Callabl
         ("1970-01-01T00:00:01Z", "us", 1_000_000),
         ("60", "step", 60),
         ("-5", "step", -5),
+        ("1709251200", "s", 1_709_251_200_000_000),  # as with --at
     ],
 )
 def test_a_moment_is_read_in_the_unit_of_the_events(text: str, unit: Any, expected: int):
     assert moment(text, unit) == expected
 
 
-@pytest.mark.parametrize(("text", "unit"), [("now", "step"), ("--5", "step"), ("yesterday", "iso"), ("60", "s")])
+@pytest.mark.parametrize(
+    ("text", "unit"), [("now", "step"), ("--5", "step"), ("yesterday", "iso"), ("60", "iso"), ("0999-01-01", "iso")]
+)
 def test_a_moment_that_does_not_fit_is_refused(text: str, unit: Any):
     with pytest.raises(WindowError, match="as_of"):
         moment(text, unit)

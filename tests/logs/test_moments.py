@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.tasks.live import UnreadableMoment, read_moment, written_moment
+from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 
 SECOND = 1_700_000_000
 

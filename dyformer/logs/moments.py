@@ -1,0 +1,68 @@
+"""Times as users write them -> microseconds since the epoch or the log's own integer steps, and back."""
+
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+
+from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit
+
+MICROSECONDS_OF = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
+LARGEST = 1 << 62  # count of a unit, or step
+FIRST_YEAR, LAST_YEAR = 1678, 2262
+RANGE = tuple((datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND for year in (FIRST_YEAR, LAST_YEAR))
+
+
+class UnreadableMoment(ValueError):
+    """A time that does not fit those of the log."""
+
+
+def read_moment(written: str | float, unit: TimeUnit) -> int:
+    """Read a time of a log: a date of ISO 8601 (in UTC if it has no zone), or a count in the unit of the log.
+
+    Raises UnreadableMoment for a date in a log with integer steps, a count in one with dates, or a year before 1678 or
+    after 2261.
+    """
+    text = str(written).strip()
+    try:
+        count = Decimal(text)
+    except InvalidOperation:
+        count = None
+    # A comparison, because arithmetic on 1e999999999 overflows, and an integer of it would fill the memory.
+    is_small = count is not None and count.is_finite() and -LARGEST < count < LARGEST
+    if unit == "step":
+        if count is None or not is_small or count != int(count):
+            raise UnreadableMoment(f"the time {text[:40]!r}: expected an integer, because this log has integer steps")
+        return int(count)
+    if count is not None and unit not in MICROSECONDS_OF:
+        raise UnreadableMoment(f"the time {text[:40]!r}: expected a date such as 2024-03-01T10:00:00Z, as the log has")
+    if count is not None and not is_small:
+        raise UnreadableMoment(f"the time {text[:40]!r}: expected a finite number in the unit {unit!r} of the log")
+    time = _of_date(text, unit) if count is None else int(count * MICROSECONDS_OF[unit])
+    if not RANGE[0] <= time < RANGE[1]:
+        raise UnreadableMoment(f"the time {text[:40]!r}: expected one of the years {FIRST_YEAR} to {LAST_YEAR - 1}")
+    return time
+
+
+def _of_date(text: str, unit: TimeUnit) -> int:
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        counted = f", or a number in the unit {unit!r} of the log" if unit in MICROSECONDS_OF else ""
+        raise UnreadableMoment(
+            f"the time {text[:40]!r}: expected a date such as 2024-03-01T10:00:00Z{counted}"
+        ) from None
+    try:
+        return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
+    except OverflowError:
+        raise UnreadableMoment(
+            f"the time {text[:40]!r}: expected one of the years {FIRST_YEAR} to {LAST_YEAR - 1}"
+        ) from None
+
+
+def written_moment(time: int, unit: TimeUnit) -> str | int:
+    """Write a time of the events as a date of ISO 8601 with microseconds, or as a step."""
+    if unit == "step":
+        return time
+    try:
+        return (EPOCH + time * MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return time
