@@ -53,7 +53,7 @@ def schedule(dataset: str) -> None:
 
 
 def commit(path: Path, num_rows: int, dataset: str = "missedlog", window: str = "1d") -> None:
-    reading = {"log": [str(own_log(path, num_rows))], "max_bad": "20%", "window": window}
+    reading = {"log": [str(own_log(path, num_rows))], "max_bad": "20%", "window": window, "force": True}  # it may grow
     columns = {"source": "user", "target": "item", "time": "created_at"}
     ingest_log(dataset, reading | columns, show=lambda text: None)
 
