@@ -108,6 +108,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
     if dataset is None and not list_all:
         raise typer.BadParameter("name the dataset: dyformer schedule DATASET ...")
     from flows.service import schedules
+    from flows.tasks.reading import known_form
 
     server = configured_server()
     if list_all or dataset is None:
@@ -133,7 +134,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
             f"{path} is not on this machine: each run fails where its worker does not find it either"
             for path in missing
         ]
-        for line in [*changed, *notes]:
+        for line in [*changed, *notes, *known_form(dataset, reading)]:
             _print(line)
 
 

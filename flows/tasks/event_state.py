@@ -73,6 +73,22 @@ def make_state(dataset: str, version: int | None = None, layout: Layout | None =
     return plan.made(lambda: {STATE: save(_brought_up_to(layout, dataset, version).to_arrays())})
 
 
+def open_state(dataset: str, version: int, layout: Layout, show: Show) -> EventState:
+    """Open the state of all events of a version, stored unless it is; show why where it cannot be written.
+
+    A query then has its result from a disk that is full or read-only, and the next one makes the state again.
+    """
+    plan = _planned_state(layout, dataset, version)
+    if plan.is_current:
+        return read_state(plan.address)
+    contents = save(_brought_up_to(layout, dataset, version).to_arrays())
+    try:
+        return read_state(plan.made(lambda: {STATE: contents}))
+    except files.WriteFailed as error:
+        show(f"the state of {dataset} is not stored, and the next query makes it again: {error}")
+        return EventState.from_arrays(load(contents), settings_of(layout, dataset, version))
+
+
 def is_state_stored(layout: Layout, dataset: str, version: int) -> bool:
     """Whether the state of all events of a version is stored, so that `make_state` has nothing to do."""
     return _planned_state(layout, dataset, version).is_current

@@ -27,6 +27,7 @@ from flows.tasks.reading import (
     check_unread,
     declared_log,
     fraction,
+    known_form,
     name_of,
     time_range,
     with_form,
@@ -182,6 +183,8 @@ def _read_fresh(
 ) -> tuple[ReadPlan, dict[str, ReadResult | SpilledRows]]:
     """Plan how new files are read, read them, and check that they continue the log."""
     with exact_files(fresh) as files:
+        for line in known_form(dataset, reading):  # before an error of a file that has another form
+            show(line)
         plan = sniff_plan(list(files.values()), declared)
         show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
         results = read_files(files, plan, reading, database)

@@ -20,13 +20,12 @@ from flows.tasks.event_state import (
     is_state_stored,
     make_horizon,
     make_model,
-    make_state,
     newest_model,
     newest_time,
     node_numbers,
+    open_state,
     read_horizon,
     read_model,
-    read_state,
     settings_of,
 )
 from storage.events.declarations import declaration
@@ -87,7 +86,7 @@ def open_ranking(
     if ranking is None:
         if not is_state_stored(layout, dataset, version):
             show(f"bringing the state of {dataset} up to its newest event")
-        ranking = current_ranking(layout, dataset, version, fitted)
+        ranking = current_ranking(layout, dataset, version, fitted, show)
     record = declaration(layout, dataset, needed=("time_unit",)) or {}
     return OpenedRanking(
         ranking=ranking,
@@ -108,9 +107,11 @@ def _with_events(layout: Layout, dataset: str, version: int) -> pl.DataFrame:
     return nodes.join(ends.explode("node").unique().collect(), on="node", how="semi")
 
 
-def current_ranking(layout: Layout, dataset: str, version: int, fitted: FittedEventForecaster) -> LiveRanking:
+def current_ranking(
+    layout: Layout, dataset: str, version: int, fitted: FittedEventForecaster, show: Show = quiet
+) -> LiveRanking:
     """Give the ranking after all events of a version, from the stored state."""
-    state = read_state(make_state(dataset, version, layout))
+    state = open_state(dataset, version, layout, show)
     sources, targets = node_numbers(layout, dataset, version)
     return LiveRanking(fitted, state, _ids(node_dictionary(layout, dataset, version), sources, targets))
 

@@ -65,6 +65,17 @@ def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple
     return replace(base, **given), Window.parse(str(window))
 
 
+def known_form(dataset: str, reading: Mapping[str, Any]) -> list[str]:
+    """Give a line for files that a call names for a known dataset, because a log of one's own may have this name."""
+    if "log" not in reading or dataset not in DATASETS:
+        return []
+    line = (
+        f"{dataset} is the name of a known dataset: its files are read in their published form (columns, separator,"
+        " unit of times) where no option names another; give a log of your own another name"
+    )
+    return [line]
+
+
 def _other_end(record: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, str]:
     """Give the end that a call does not name beside the other, because one end alone cannot be guessed by its name."""
     left = {"source", "target"} - given.keys()

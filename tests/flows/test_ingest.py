@@ -44,6 +44,16 @@ def test_a_first_file_of_two_rows_is_ingested_and_may_grow(dyformer: Callable[..
     assert dyformer("snapshots", "mine")[0] == 0
 
 
+def test_a_log_of_ones_own_under_a_known_name_is_read_in_the_published_form_and_the_output_names_it(
+    dyformer: Callable[..., tuple[int, str]],
+):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    named = "uci is the name of a known dataset: its files are read in their published form"
+    code, output = dyformer("ingest", "uci", "--log", "log.csv", "--window", "7d")
+    assert (code, named in output, "did you mean comma?" in output) == (1, True, True)
+    assert "known dataset" not in dyformer("ingest", "mine", "--log", "log.csv", "--window", "7d")[1]
+
+
 def test_two_rows_are_too_few_where_windows_are_wanted(dyformer: Callable[..., tuple[int, str]]):
     Path("log.csv").write_text("\n".join([HEADER, *ROWS[:2]]))
     for command in (("ingest", "--window", "12 equal"), ("run",), ("prepare",)):

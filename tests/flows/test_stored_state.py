@@ -1,6 +1,8 @@
 """Claims about the stored state and the stored forecaster: one pass, the same bytes, nothing later than its time."""
 
+import errno
 import json
+import os
 import re
 from functools import partial
 
@@ -134,6 +136,32 @@ def test_nodes_of_a_commit_that_was_taken_back_shift_no_other_node(store, tmp_pa
         assert found.past(user, 20) == expected.past(user, 20) != []
         assert found.rank(user, k=20).targets == expected.rank(user, k=20).targets
     assert found.past("x1", 20) == []
+
+
+def test_a_store_that_cannot_be_written_has_the_same_ranking_after_a_new_commit_and_gives_the_reason(
+    store, tmp_path, monkeypatch
+):
+    for number, rows in enumerate(parts_of(1_000)):
+        ingest(store, tmp_path, rows, number)
+        make_model(NAME, layout=store)
+        if number == 0:
+            make_state(NAME, layout=store)
+    lines = []
+
+    def refuse(*arguments):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        unwritten = open_ranking(NAME, layout=store, show=lines.append)
+        assert not event_state.is_state_stored(store, NAME, 2)
+    assert re.fullmatch("bringing the state .*\nthe state of .* is not stored, .*Read-only.*", "\n".join(lines))
+    written = open_ranking(NAME, layout=store)
+    assert event_state.is_state_stored(store, NAME, 2)
+    for user in sorted({user for user, _, _ in ROWS}):
+        found, expected = (opened.ranking.rank(user, k=10) for opened in (unwritten, written))
+        assert found.targets == expected.targets
+        np.testing.assert_array_equal(found.probability_K, expected.probability_K)
 
 
 def test_text_ids_of_a_commit_that_was_taken_back_leave_the_others_integers(store, tmp_path):

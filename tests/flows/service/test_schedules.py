@@ -93,6 +93,7 @@ def test_a_schedule_that_replaces_another_names_each_option_that_differs(
     run("replaced", "--remove")
     lines = printed.splitlines()
     assert code == 0
+    assert "known dataset" not in printed
     assert lines[lines.index(next(line for line in lines if "replaces an earlier schedule" in line)) + 1 :] == [
         "  when: every 6h (UTC) before, now every 4h (UTC)",
         "  paused: yes before, now no",
