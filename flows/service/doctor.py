@@ -1,6 +1,7 @@
 """The installation, the store and the servers -> what is wrong with each, and what to do about it."""
 
 import importlib.metadata
+import os
 import shutil
 import sqlite3
 import sys
@@ -125,7 +126,10 @@ def _storage(layout: Layout) -> Iterator[Finding]:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     detail = f"{free / 2**30:.1f} GiB free at {layout.state}"
-    if free < LEAST_FREE_BYTES:
+    if not os.access(folder, os.W_OK):
+        detail = f"{folder} may not be written"
+        yield Finding("disk", "wrong", detail, "mount it for writing, or correct its owner and mode")
+    elif free < LEAST_FREE_BYTES:
         yield Finding("disk", "wrong", detail, "free some space, or set DYFORMER_STATE to another disk")
     else:
         yield _ok("disk", detail)

@@ -1,6 +1,7 @@
 """dyformer doctor names what is wrong with a remedy, and its exit code is for a monitor."""
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -108,6 +109,14 @@ def test_versions_disk_waiting_results_gpu_and_mlflow_that_are_wrong_are_named(
     assert "other-package" not in found["versions"]["detail"]
     assert found["tracking"]["detail"].startswith("1 result is not in MLflow, one for")
     assert "dyformer track" in found["tracking"]["remedy"]
+
+
+def test_a_store_that_may_not_be_written_is_wrong(
+    look: Callable[[], tuple[int, Found]], layout: Layout, monkeypatch: pytest.MonkeyPatch, no_server: None
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: (str(path), mode) != (layout.state, os.W_OK))
+    code, found = look()
+    assert (code, wrong(found), found["disk"]["detail"]) == (1, {"disk"}, f"{layout.state} may not be written")
 
 
 def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(
