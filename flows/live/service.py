@@ -27,7 +27,6 @@ from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
-from storage.bytes.files import WriteFailed
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
@@ -118,7 +117,7 @@ class _Sent:
     events: list[SentEvent]
     is_done: bool = False
     num_late: int = 0
-    problem: WriteFailed | None = None
+    problem: BaseException | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +173,8 @@ class LiveService:
     def accept(self, events: list[SentEvent]) -> Accepted:
         """Write events, wait until the disk has them, and let them count. Raises WriteFailed: none was accepted.
 
-        The first of several requests writes the events of all that wait, because they then wait for the disk once.
+        The first of several requests writes the events of all that wait, because they then wait for the disk once. An
+        error of this write is that of all these requests.
         """
         sent = _Sent(events=events)
         with self._queue_lock:
@@ -192,10 +192,10 @@ class LiveService:
         unit = self.opened.time_unit
         try:
             self._received.append(event.record(unit) for sent in batch for event in sent.events)
-        except WriteFailed as error:
+        except BaseException as error:  # of any kind, because the others of the batch find an empty queue
             for sent in batch:
                 sent.is_done, sent.problem = True, error
-            return
+            raise
         newest = self.ranking.newest_time
         for sent in batch:
             sent.is_done = True

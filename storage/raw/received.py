@@ -49,7 +49,7 @@ class ReceivedEvents:
     def append(self, events: Iterable[Record]) -> None:
         """Write events and wait until the disk has them. Raises WriteFailed, and then none of them is in the file."""
         folder = Path(self.layout.received(self.dataset))
-        with _lock(self.layout, self.dataset):
+        with files.named_write(folder), _lock(self.layout, self.dataset):
             if self._path is None or not self._path.exists():  # an ingest took it
                 files.make_folder(folder)
                 self._path = folder / f"{OPEN}{uuid.uuid4().hex}{ENDING}"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from filelock import FileLock
 
+from storage.bytes import files
 from storage.bytes.files import WriteFailed
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, WaitingEvents, close_received, received_files
@@ -162,3 +164,18 @@ def test_a_line_without_an_object_or_with_two_is_named(layout, num_objects):
     path.write_bytes(path.read_bytes() + num_objects * json.dumps(EVENTS[0]).encode() + b"\n")
     with pytest.raises(ValueError, match="which no server has written: remove it"):
         WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()
+
+
+@pytest.mark.parametrize("broken", ["make_folder", "lock"])
+def test_a_folder_that_cannot_be_made_and_a_lock_that_cannot_be_had_are_named(layout, monkeypatch, broken):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    if broken == "make_folder":
+        monkeypatch.setattr(files, "make_folder", full)
+    else:
+        monkeypatch.setattr(FileLock, "_acquire", full)
+    with pytest.raises(WriteFailed, match=r"No space left on device.*free space on the disk"):
+        ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
+    monkeypatch.undo()
+    assert WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read().is_empty()

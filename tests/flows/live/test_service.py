@@ -1,0 +1,71 @@
+"""Claims about the live service: no event is acknowledged that was not written."""
+
+import threading
+
+import pytest
+from live_logs import NAME, rows_of
+from waiting import wait_for
+
+from flows.live.service import LiveService, SentEvent
+from storage.bytes import files
+from storage.bytes.files import WriteFailed
+from storage.raw.received import WaitingEvents
+
+NEXT = rows_of()[-1][2] + 10
+
+
+@pytest.fixture
+def service(store):
+    return LiveService(layout=store, dataset=NAME, show=lambda text: None)
+
+
+def sent_together(service, count):
+    """Send one event in each of some threads, which one of them writes for all; give what each got."""
+    outcomes = []
+
+    def send(number):
+        try:
+            event = SentEvent(source=f"sender {number}", target="p1", time=NEXT * 1_000_000, weight=1.0)
+            outcomes.append(service.accept([event]))
+        except Exception as error:  # noqa: BLE001, because the test compares what each got
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(count)]
+    with service._changing:
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(service._queue) == count)
+    for thread in threads:
+        thread.join(timeout=20)
+    return outcomes
+
+
+def check_that_none_was_accepted(service, store, outcomes, expected):
+    assert [type(outcome) for outcome in outcomes] == [expected] * 3
+    assert service.ranking.num_events == len(rows_of())
+    assert WaitingEvents(layout=store, dataset=NAME, committed=frozenset()).read().is_empty()
+
+
+def failing_once(monkeypatch, owner, name, error):
+    """Let the first call of a function fail, and no later one."""
+    function, calls = getattr(owner, name), []
+
+    def failing(*given, **options):
+        calls.append(given)
+        if len(calls) == 1:
+            raise error
+        return function(*given, **options)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+def test_where_the_folder_cannot_be_made_no_request_of_the_batch_is_acknowledged(service, store, monkeypatch):
+    failing_once(monkeypatch, files, "make_folder", OSError(28, "No space left on device"))
+    check_that_none_was_accepted(service, store, sent_together(service, 3), WriteFailed)
+
+
+def test_an_error_of_any_kind_is_that_of_all_requests_of_the_batch(service, store, monkeypatch):
+    failing_once(monkeypatch, service._received, "append", MemoryError())
+    check_that_none_was_accepted(service, store, sent_together(service, 3), MemoryError)
+    assert [outcome.num_events for outcome in sent_together(service, 3)] == [1] * 3
+    assert service.ranking.num_events == len(rows_of()) + 3
