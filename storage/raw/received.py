@@ -51,13 +51,9 @@ class ReceivedEvents:
         folder = Path(self.layout.received(self.dataset))
         with files.named_write(folder), _lock(self.layout, self.dataset):
             if self._path is None or not self._path.exists():  # an ingest took it
-                files.make_folder(folder)
-                self._path = folder / f"{OPEN}{uuid.uuid4().hex}{ENDING}"
+                self._path = _new_file(folder)
             with files.named_write(self._path):
-                is_new = not self._path.exists()
                 self._write(self._path, events)
-                if is_new:
-                    files.sync_folder(folder)
 
     def _write(self, path: Path, events: Iterable[Record]) -> None:
         lines = []
@@ -66,7 +62,7 @@ class ReceivedEvents:
             self._num_events += 1
             lines.append(json.dumps({**event, "server": self._token, "number": self._num_events}))
         content = "".join(f"{line}\n" for line in lines).encode()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
             size = os.fstat(descriptor).st_size
             try:
@@ -78,6 +74,16 @@ class ReceivedEvents:
                 raise
         finally:
             os.close(descriptor)
+
+
+def _new_file(folder: Path) -> Path:
+    """Make an empty file whose name the disk has, so that a name that fails leaves no event."""
+    files.make_folder(folder)
+    path = folder / f"{OPEN}{uuid.uuid4().hex}{ENDING}"
+    with files.named_write(path):
+        path.touch(0o644)
+        files.sync_folder(folder)
+    return path
 
 
 def close_received(layout: Layout, dataset: str) -> None:

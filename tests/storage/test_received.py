@@ -179,3 +179,25 @@ def test_a_folder_that_cannot_be_made_and_a_lock_that_cannot_be_had_are_named(la
         ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
     monkeypatch.undo()
     assert WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read().is_empty()
+
+
+def test_where_the_name_of_a_new_file_is_not_on_the_disk_no_event_is_in_it(layout, monkeypatch):
+    files.make_folder(Path(layout.received(NAME)))
+    sync_folder, synced = files.sync_folder, []
+
+    def failing_once(folder):
+        synced.append(folder)
+        if len(synced) == 1:
+            raise OSError(5, "Input/output error")
+        sync_folder(folder)
+
+    monkeypatch.setattr(files, "sync_folder", failing_once)
+    received = ReceivedEvents(layout=layout, dataset=NAME)
+    with pytest.raises(WriteFailed, match="Input/output error"):
+        received.append(EVENTS[:1])
+    received.append(EVENTS[1:])
+    assert WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()["time"].to_list() == [1, 2]
+    assert len(synced) == 2, "the next write waits for the name, too"
+    close_received(layout, NAME)
+    [path] = received_files(layout, NAME)
+    assert len(rows_of(path)) == 2
