@@ -73,6 +73,10 @@ class NothingToLearn(ValueError):
     """A history without links to train on."""
 
 
+class TrainingDiverged(ValueError):
+    """A training with a loss or with weights that are NaN or infinite."""
+
+
 class TrainingState:
     """All state that an epoch changes."""
 
@@ -174,13 +178,32 @@ def check_ranks(stage: str, config: StageConfig, num_ranks: int) -> None:
         )
 
 
+def check_loss(stage: Stage, state: TrainingState, name: str, loss: float) -> None:
+    """Raise TrainingDiverged for a NaN or infinite loss, which no process of several has alone.
+
+    NaN is below no other loss, so that the weights of an earlier epoch would be taken, or those before the first.
+    """
+    if math.isfinite(loss):
+        return
+    rates = " or ".join(
+        f"{stage.name}.{rate} (here {getattr(stage.config, rate):g})" for rate in ("learning_rate", "id_learning_rate")
+    )
+    is_rounded = stage.device.type == "cuda" and state.model.gpu_precision != "float32"
+    raise TrainingDiverged(
+        f"{stage.name}: the {name} loss of epoch {state.epoch + 1} is {loss}: expected a finite number; train with a"
+        f" smaller {rates}{', or with model.gpu_precision=float32' if is_rounded else ''}"
+    )
+
+
 def one_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch], validation: Validation) -> Progress:
-    """Train, validate and report."""
+    """Train, validate and report. Raises TrainingDiverged."""
     started = time.perf_counter()
     losses, seconds_waiting = train_epoch(stage, state, batches)
     if validation.num:
         losses["validation"] = held_out_loss(stage, state.model, validation)
-    state.end_epoch(losses["validation"] if validation.num else losses["link"])
+    deciding = "validation" if validation.num else "link"
+    check_loss(stage, state, deciding, losses[deciding])
+    state.end_epoch(losses[deciding])
     return Progress(
         stage=stage.name,
         epoch=state.epoch,

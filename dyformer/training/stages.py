@@ -43,7 +43,7 @@ from dyformer.sampling.subgraphs import (
 )
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
-from dyformer.training.loop import Stage, run_epochs
+from dyformer.training.loop import Stage, TrainingDiverged, run_epochs
 from dyformer.training.ranks import Rank, fixed_order, one_thread
 
 ALONE = Rank()  # no other process trains the model
@@ -62,7 +62,8 @@ def pretrain(
     """Learn to reconstruct steps of the history, from scratch or from the weights of an earlier step.
 
     Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit,
-    NothingToLearn for a history without links, TooManyRanks for more processes than batches of an optimizer step.
+    NothingToLearn for a history without links, TooManyRanks for more processes than batches of an optimizer step,
+    TrainingDiverged for a loss that is not finite.
     """
     _check_history(graph)
     stage = Stage(
@@ -92,7 +93,8 @@ def finetune(
     """Learn to forecast each step of the history from the steps before it, from pre-trained weights or from scratch.
 
     Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit,
-    NothingToLearn for a history without links, TooManyRanks for more processes than batches of an optimizer step.
+    NothingToLearn for a history without links, TooManyRanks for more processes than batches of an optimizer step,
+    TrainingDiverged for a loss that is not finite.
     """
     _check_history(graph)
     stage = Stage(
@@ -371,10 +373,23 @@ class DyFormerEmbedder:
 
 
 def last_weights(stage: Iterator[Progress], report: Callable[[Progress], None] | None = None) -> Weights:
-    """Run a stage to its end and give its best weights. Raises ValueError for a stage without an epoch left."""
+    """Run a stage to its end and give its best weights.
+
+    Raises ValueError for a stage without an epoch left, and TrainingDiverged for a loss or weights that are not finite.
+    """
     for progress in stage:
         if report is not None:
             report(progress)
         if progress.is_last:
-            return progress.checkpoint().weights()
+            return _finite(progress.checkpoint().weights(), progress.stage)
     raise ValueError("the stage has no epoch left to run: read the weights of its checkpoint, or set more epochs")
+
+
+def _finite(weights: Weights, stage: str) -> Weights:
+    wrong = [name for name, tensor in weights.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if wrong:
+        raise TrainingDiverged(
+            f"{stage}: the weights of the best epoch have NaN or infinity in {', '.join(wrong)}: expected finite"
+            f" numbers; train with a smaller {stage}.learning_rate or {stage}.id_learning_rate"
+        )
+    return weights

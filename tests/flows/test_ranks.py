@@ -15,14 +15,15 @@ from torch import distributed
 
 from dyformer.experiments.settings import Experiment
 from dyformer.model.config import ModelConfig
-from dyformer.training.loop import TooManyRanks
+from dyformer.training.loop import TooManyRanks, TrainingDiverged
 from dyformer.training.stages import id_bytes
 from flows.tasks import ranks, train
 from flows.tasks.ranks import RankLate, RankLost
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
 from storage.artifacts.artifact import Lineage, read_bytes, read_table
+from storage.artifacts.made import address_of
 from storage.bytes import files
-from storage.layout import WEIGHTS
+from storage.layout import WEIGHTS, Layout
 
 UNTIL = 8
 CHANGES = {
@@ -188,6 +189,32 @@ def test_a_killed_process_is_named_and_the_same_command_goes_on_to_the_same_byte
     with pytest.raises(ProcessLookupError):
         os.kill(started[0], 0)
     assert result(train_model(snapshots, UNTIL, EXPERIMENT, 0, ignore_epoch)) == alone
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_a_training_that_diverges_is_named_in_each_process_and_writes_nothing(
+    snapshots: str, num: int, monkeypatch: pytest.MonkeyPatch
+):
+    shared(num, monkeypatch)
+    experiment, seen, ended = EXPERIMENT.changed({"pretrain.id_learning_rate": 1e30}), [], []
+
+    class Popen(ranks.subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.log = Path(options["stderr"].name)
+
+        def kill(self):
+            self.wait(timeout=60)  # by itself
+            ended.append((self.returncode, self.log.read_text().splitlines()[-1]))
+            super().kill()
+
+    monkeypatch.setattr(ranks.subprocess, "Popen", Popen)
+    with pytest.raises(TrainingDiverged, match="pretrain: the validation loss of epoch 1 is nan") as caught:
+        train_model(snapshots, UNTIL, experiment, 0, lambda lineage, rows: seen.append((lineage, rows)))
+    assert [rows for _, rows in seen] == [[]]
+    assert not files.find(address_of(Layout.from_environment(), seen[0][0]))
+    assert [code for code, _ in ended] == [1] * (num - 1)
+    assert all(line.endswith(str(caught.value)) for _, line in ended)
 
 
 def test_a_process_that_does_not_start_is_named_with_its_error(snapshots: str, monkeypatch: pytest.MonkeyPatch):

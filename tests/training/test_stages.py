@@ -23,6 +23,7 @@ from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, WeightsDoNotFit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
+from dyformer.training.loop import TrainingDiverged
 from dyformer.training.ranks import Rank
 from dyformer.training.stages import (
     DyFormerEmbedder,
@@ -477,3 +478,35 @@ def test_a_history_without_links_to_learn_from_is_refused_by_name(name: str):
     graph = prepared(toy_graph([], [], [], []))
     with pytest.raises(ValueError, match=f"{name}: steps 1 to 4 hold no link"):
         next(iter(stage(name, graph)))
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune"])
+def test_a_training_that_diverges_is_named_and_gives_no_weights(name):
+    graph, reports = prepared(example_graph()), []
+    with pytest.raises(TrainingDiverged) as caught:
+        last_weights(stage(name, graph, id_learning_rate=1e30), reports.append)
+    assert reports == []
+    assert f"{name}: the validation loss of epoch 1 is nan" in str(caught.value)
+    assert f"{name}.learning_rate (here 0.001) or {name}.id_learning_rate (here 1e+30)" in str(caught.value)
+
+
+def test_a_training_that_diverges_after_a_checkpoint_is_named_when_it_is_resumed_too():
+    graph = prepared(example_graph())
+    [first] = [progress.checkpoint() for progress in stage("pretrain", graph, epochs=1)]
+    first = replace(first, record=first.record | {"settings": {**first.record["settings"], "id_learning_rate": 1e30}})
+    with pytest.raises(TrainingDiverged, match="the validation loss of epoch 2 is nan"):
+        last_weights(stage("pretrain", graph, resume=first, id_learning_rate=1e30))
+
+
+def test_without_held_out_links_the_loss_of_training_is_that_which_must_be_finite():
+    graph = prepared(example_graph())
+    with pytest.raises(TrainingDiverged, match="pretrain: the link loss of epoch 1 is nan"):
+        last_weights(stage("pretrain", graph, id_learning_rate=1e30, validation_fraction=0))
+
+
+def test_a_last_step_that_diverges_gives_no_weights():
+    graph, reports = prepared(example_graph()), []
+    changes = {"epochs": 1, "batches_per_epoch": 1, "validation_fraction": 0, "id_learning_rate": 1e39}
+    with pytest.raises(TrainingDiverged, match=r"pretrain: the weights .* NaN or infinity in inputs\.id_NO"):
+        last_weights(stage("pretrain", graph, **changes), reports.append)
+    assert math.isfinite(reports[0].losses["link"]), "its loss is that before the step"
