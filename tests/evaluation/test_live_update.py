@@ -1,5 +1,7 @@
+import signal
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -20,10 +22,13 @@ from dyformer.evaluation.protocols.live_update import (
     weekly_examples,
     weekly_labels,
 )
+from dyformer.evaluation.protocols.protocol import Job, Result, evaluated
+from dyformer.experiments.methods import METHODS
 from dyformer.experiments.tables import printed_tables
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
-from dyformer.graphs.snapshots import prefix
+from dyformer.graphs.snapshots import DynamicGraph, StepOutOfRange, build_snapshots, prefix
+from dyformer.logs.time_windows import Window
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 
 GRAPH, STEP = growing_log(num_rows=200), 4
@@ -52,6 +57,52 @@ def test_negatives_are_uniform_over_the_whole_log_without_the_sources_own_links(
         counts = np.bincount(negative_K, minlength=len(GRAPH.node_N))[sorted(possible)]
         assert counts.max() < 3 * NUM_NEGATIVES / len(possible)
     assert LINKS.negative_SK.max() >= NUM_KNOWN  # nodes that come later are negatives as well
+
+
+@pytest.fixture
+def ends_in_time():
+    """Fail where a draw goes on without an end."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def log_of(*rows: str) -> DynamicGraph:
+    """A step for each text, such as "ab ac": links from a to b and from a to c, 30 times."""
+    pairs = [(step, *map(ord, pair)) for step, text in enumerate(rows) for pair in text.split() * 30]
+    time, source, target = np.array(pairs).T
+    events = pl.DataFrame({"source": source - ord("a"), "target": target - ord("a"), "time": time})
+    return build_snapshots(events, Window(rule="equal_time", length="1"), "step")
+
+
+@pytest.mark.usefixtures("ends_in_time")
+def test_a_source_whose_held_out_links_leave_no_node_is_not_ranked():
+    star = held_out_links(log_of("ab bc ca", "ab ac"), 2, seed=0)
+    assert [len(end_X) for end_X in (star.source_H, star.target_H, star.source_S, star.negative_SK)] == [0] * 4
+    both = held_out_links(log_of("ab bc ca", "ab ac bc"), 2, seed=0)
+    assert (both.source_S.tolist(), set(both.source_H.tolist()), set(both.target_H.tolist())) == ([1], {1}, {2})
+    assert set(both.negative_SK.ravel().tolist()) == {0}
+    assert live_update_ranks(lambda source_P, target_P: target_P == 2, both, 3).tolist() == [1]
+    with_another = held_out_links(log_of("ab bc cd", "ab ac"), 2, seed=0)
+    assert with_another.source_S.tolist() == [0]
+    assert set(with_another.negative_SK.ravel().tolist()) == {3}
+
+
+@pytest.mark.usefixtures("ends_in_time")
+def test_a_log_without_a_source_that_can_be_ranked_is_refused():
+    graph = log_of("ab bc ca", "ab bc ca", "ab ac")
+    log = Mock(dataset="star", divided=lambda window: graph, time_unit="step", window="1")
+    job = Job(log=log, units=(3,), seed=0, config=GraphConfig())
+    tables = evaluated(PROTOCOL, job, {"L3": METHODS["L3"]})
+    result = Result((3,), 0, tables.__getitem__, {}.__getitem__)
+    with pytest.raises(StepOutOfRange, match="star: no week has a held-out link of a source with a node left"):
+        PROTOCOL.rows([result], log, ())
 
 
 def plain_ranks(links: HeldOutLinks, score_NN: NDArray[np.float64]) -> list[int]:

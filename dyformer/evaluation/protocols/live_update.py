@@ -51,7 +51,8 @@ def held_out_links(graph: DynamicGraph, step: int, *, seed: int) -> HeldOutLinks
     """Hold out a tenth of a step's interactions, repeats included, and draw 1,000 negatives for each of their sources.
 
     As in ROLAND's program, negatives are drawn with replacement from all nodes of the log, also from those that come
-    later, and only the held-out links of the source are no negatives. Unlike there, neither is the source itself.
+    later, and only the held-out links of the source are no negatives. Unlike there, neither is the source itself. A
+    source without any node left is not ranked: its held-out links are left out.
     """
     generator, num_nodes = np.random.default_rng([seed, step]), len(graph.node_N)
     source_R, target_R = step_pairs(graph, step)
@@ -60,6 +61,9 @@ def held_out_links(graph: DynamicGraph, step: int, *, seed: int) -> HeldOutLinks
     source_H, target_H = source_R[row_H], target_R[row_H]
     source_S = distinct(source_H)
     refused_K = distinct(np.concatenate([source_H * num_nodes + target_H, source_S * num_nodes + source_S]))
+    source_S = source_S[np.bincount(refused_K // num_nodes, minlength=num_nodes)[source_S] < num_nodes]
+    has_negatives_H = is_among(source_H, source_S)
+    source_H, target_H = source_H[has_negatives_H], target_H[has_negatives_H]
     negative_SK = np.empty((len(source_S), NUM_NEGATIVES), dtype=np.int64)
     open_SK = np.ones(negative_SK.shape, dtype=np.bool_)
     while open_SK.any():
@@ -175,7 +179,13 @@ def _evaluate(title: str, method: Scorer, week: Week) -> Tables:
 
 
 def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:
+    """Give the metrics. Raises StepOutOfRange where no week has a source that can be ranked."""
     ranks = pl.concat(result.table("ranks") for result in results)
+    if ranks.is_empty():
+        raise StepOutOfRange(
+            f"{log.dataset}: no week has a held-out link of a source with a node left that can be its negative: choose"
+            " another protocol, or a longer log"
+        )
     return {"metrics": live_update_rows(ranks, log.dataset, baselines=baselines)}
 
 
