@@ -97,6 +97,16 @@ def split_events(log: EventLog) -> EventSplits:
     return splits
 
 
+def rankable_events(log: EventLog, splits: EventSplits, split: Split) -> NDArray[np.int64]:
+    """Number the events of a split that can be ranked.
+
+    In a log with one side, a source never ranks itself: an event of a source with itself is not ranked.
+    """
+    part = splits.events(split)
+    event_Q = np.arange(part.start, part.stop)
+    return event_Q if log.two_sides else event_Q[log.source_E[part] != log.target_E[part]]
+
+
 def num_visible(log: EventLog, splits: EventSplits, visibility: Visibility) -> NDArray[np.int64]:
     """Count for each event the log's earliest events that are visible to it, [E]: never one of its time or later.
 
@@ -162,14 +172,8 @@ class EventTrial:
         return chosen_targets(self.log.source_E[event_Q], self.log.time_E[event_Q], self.log.target_E[event_Q])
 
     def ranked(self, split: Split) -> Iterator[NDArray[np.int64]]:
-        """Number the events of a split that are ranked, in parts whose candidates fit into memory.
-
-        In a log with one side, a source never ranks itself: an event of a source with itself is not ranked.
-        """
-        part = self.splits.events(split)
-        event_Q = np.arange(part.start, part.stop)
-        if not self.log.two_sides:
-            event_Q = event_Q[self.log.source_E[part] != self.log.target_E[part]]
+        """Number the events of a split that are ranked, in parts whose candidates fit into memory."""
+        event_Q = rankable_events(self.log, self.splits, split)
         size = len(event_Q)
         if self.negatives is not None:
             size = max(1, MAX_CANDIDATES // (self.negatives[split].shape[1] + 1))

@@ -18,7 +18,9 @@ from dyformer.evaluation.event_splits import (
     EventTrial,
     Negatives,
     Split,
+    TooFewEvents,
     Visibility,
+    rankable_events,
     sampled_negatives,
     samples_negatives,
     split_events,
@@ -235,8 +237,15 @@ def event_rows(ranks: pl.DataFrame, metrics: pl.DataFrame) -> pl.DataFrame:
 
 
 def _splits(log: Log) -> Sequence[Split]:
-    """List both splits. Raises TooFewEvents for a log that cannot be split."""
-    split_events(log_of(log))
+    """List both splits. Raises TooFewEvents for a log that cannot be split, or none of whose test events is ranked."""
+    events = log_of(log)
+    splits = split_events(events)
+    if not len(rankable_events(events, splits, "test")):
+        part = splits.events("test")
+        raise TooFewEvents(
+            f"all {part.stop - part.start} test events are of a node with itself, which are not ranked: give a log with"
+            " other events in the last 15 % of its times, or choose another protocol"
+        )
     return SPLITS
 
 

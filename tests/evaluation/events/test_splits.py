@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -27,6 +28,7 @@ from dyformer.evaluation.event_splits import (
     split_events,
 )
 from dyformer.evaluation.protocols import tgb
+from dyformer.evaluation.protocols.protocol import chosen_units
 from dyformer.evaluation.protocols.tgb import RANKS_SCHEMA, ROWS_SCHEMA, metrics_of_ranks, ranked_events
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
 
@@ -54,6 +56,28 @@ def test_events_of_one_time_stay_in_one_split_and_quantiles_divide_the_log():
 def test_a_log_without_enough_times_is_refused(rows: list):
     with pytest.raises(TooFewEvents, match="expected"):
         split_events(log_of(rows))
+
+
+def self_loops(first: int, *, two_sides: bool = False, end: int = 20) -> Mock:
+    """Hold a log of a ring of five nodes at times 0 to 19, each of which has events with itself in some of them."""
+    rows = [(node, node if first <= time < end else (node + 1) % 5, time) for time in range(20) for node in range(5)]
+    columns = dict(zip(("source", "target", "time"), np.array(rows).T, strict=True))
+    sides = {"target_side": np.full(100, int(two_sides)), "target": columns["target"] + 5 * two_sides}
+    events = pl.DataFrame({**columns, **sides, "weight": np.ones(100)})
+    return Mock(events=lambda: events, time_unit="step", dataset="ring")
+
+
+@pytest.mark.parametrize("first", [14, 17])  # of validation and test, or of the test alone
+def test_a_log_whose_test_events_are_of_nodes_with_themselves_is_refused_before_anything_is_fitted(first: int):
+    with pytest.raises(TooFewEvents, match="all 15 test events are of a node with itself, which are not ranked"):
+        chosen_units(tgb.PROTOCOL, self_loops(first))
+
+
+@pytest.mark.parametrize(
+    "log", [self_loops(18), self_loops(14, end=17), self_loops(14, two_sides=True), self_loops(20)]
+)
+def test_a_log_with_a_test_event_that_is_ranked_is_not_refused(log: Mock):
+    assert chosen_units(tgb.PROTOCOL, log) == list(SPLITS)
 
 
 def test_strict_shows_all_events_before_the_time():
