@@ -1,11 +1,15 @@
-"""Claims about the live service: no event is acknowledged that was not written."""
+"""Claims about the live service among threads: no event is acknowledged unwritten, one response has one time."""
 
 import threading
 
 import pytest
 from live_logs import NAME, rows_of
+from served import served
 from waiting import wait_for
 
+from dyformer.logs.moments import written_moment
+from flows.live import server
+from flows.live.server import application
 from flows.live.service import LiveService, SentEvent
 from storage.bytes import files
 from storage.bytes.files import WriteFailed
@@ -69,3 +73,47 @@ def test_an_error_of_any_kind_is_that_of_all_requests_of_the_batch(service, stor
     check_that_none_was_accepted(service, store, sent_together(service, 3), MemoryError)
     assert [outcome.num_events for outcome in sent_together(service, 3)] == [1] * 3
     assert service.ranking.num_events == len(rows_of()) + 3
+
+
+PAIRS = [{"source": f"u{number}", "target": "p1"} for number in range(4)]
+
+
+def coming_between(service, monkeypatch, num_times, most):
+    """Let events of some later times come after the first source of each try to score several, for so many tries."""
+    scores, tries = service.ranking.scores, []
+
+    def observed(source, targets, *, at=None):
+        found = scores(source, targets, at=at)
+        if source == "u0" and len(tries) < most:
+            tries.append(found.at)
+            times = [found.at + 5_000_000 * number for number in range(num_times)]
+            service.accept([SentEvent(source="u2", target="p1", time=time, weight=1.0) for time in times])
+        return found
+
+    monkeypatch.setattr(service.ranking, "scores", observed)
+    return tries
+
+
+@pytest.mark.parametrize("num_times", [1, 2])
+def test_the_pairs_of_a_response_are_scored_as_of_one_time(service, monkeypatch, num_times):
+    with served(application(service)) as client:
+        before = client.post("/score", json={"pairs": PAIRS}).json()
+        tries = coming_between(service, monkeypatch, num_times, 1)
+        answer = client.post("/score", json={"pairs": PAIRS}).json()
+        assert len(tries) == 1
+        monkeypatch.undo()
+        after = client.post("/score", json={"pairs": PAIRS}).json()
+        assert after["scores"][2] != before["scores"][2]
+        assert answer == (before if num_times == 1 else after), "a later event counts for all pairs or for none"
+
+
+def test_events_that_come_all_the_time_are_named_and_hold_up_no_single_source(service, monkeypatch):
+    with served(application(service)) as client:
+        tries = coming_between(service, monkeypatch, 2, 1 + server.MOST_TRIES)
+        assert client.post("/score", json={"pairs": PAIRS[:1]}).status_code == 200
+        assert len(tries) == 1
+        answer = client.post("/score", json={"pairs": PAIRS})
+        assert (answer.status_code, len(tries)) == (409, 1 + server.MOST_TRIES)
+        assert "try again with a later time as `at`" in answer.json()["detail"]
+        later = written_moment(service.ranking.now + 60_000_000, "s")
+        assert client.post("/score", json={"pairs": PAIRS, "at": later}).json()["at"] == later
