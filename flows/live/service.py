@@ -236,7 +236,9 @@ class LiveService:
         try:
             self._fit_horizons()
         except TooFewPastEvents as error:  # in the newest past times; those that were fitted before go on
-            self.show(f"the horizons stay those of an earlier version of {self.dataset}: {error}")
+            stay = f"the horizons stay those of an earlier version of {self.dataset}"
+            none = f"no horizon of {self.dataset} is served until its next version"  # after an undo
+            self.show(f"{stay if self.horizons else none}: {error}")
             self._horizons_of = version
         except Exception as error:  # noqa: BLE001, because it is tried again
             self.show(f"the horizons could not be fitted: {error or type(error).__name__}")

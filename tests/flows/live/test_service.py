@@ -1,6 +1,7 @@
 """Claims about the live service among threads: no event is acknowledged unwritten, one response has one time."""
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 from live_logs import NAME, rows_of
@@ -8,7 +9,9 @@ from served import served
 from waiting import wait_for
 
 from dyformer.logs.moments import written_moment
+from dyformer.scoring.event_forecaster import TooFewPastEvents
 from flows.live import server
+from flows.live import service as live
 from flows.live.server import application
 from flows.live.service import LiveService, SentEvent
 from storage.bytes import files
@@ -117,3 +120,21 @@ def test_events_that_come_all_the_time_are_named_and_hold_up_no_single_source(se
         assert "try again with a later time as `at`" in answer.json()["detail"]
         later = written_moment(service.ranking.now + 60_000_000, "s")
         assert client.post("/score", json={"pairs": PAIRS, "at": later}).json()["at"] == later
+
+
+@pytest.mark.parametrize(
+    ("served_before", "sentence"),
+    [
+        ({"6h": Mock()}, f"the horizons stay those of an earlier version of {NAME}: too few"),
+        ({}, f"no horizon of {NAME} is served until its next version: too few"),
+    ],
+)
+def test_horizons_that_cannot_be_fitted_again_are_those_of_before_or_after_an_undo_none(
+    service, monkeypatch, served_before, sentence
+):
+    lines = []
+    service.show, service.lengths, service.horizons = lines.append, ("6h",), served_before
+    monkeypatch.setattr(live, "open_horizon", Mock(side_effect=TooFewPastEvents("too few")))
+    service._refit_horizons()
+    assert lines == [sentence]
+    assert service.horizons is served_before
