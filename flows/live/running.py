@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from flows.console import ongoing
 from flows.live.server import application
 from flows.live.service import LiveService
-from flows.service.guard import Guard
+from flows.service.guard import LOCAL, Guard, hosts_of
 from flows.service.listening import listening, port_of
 from flows.service.login import USER, close_folder, write_variables
 from storage.bytes.files import make_folder
@@ -21,7 +21,6 @@ from storage.layout import Layout
 
 USUAL_PORT = 8100
 ADDRESS, LOGIN = "DYFORMER_SERVE_URL", "DYFORMER_SERVE_LOGIN"
-LOCAL = ("127.0.0.1", "localhost")
 SECONDS_OF_A_THREAD = 0.0005  # that it computes while a ranking waits; by default Python takes ten times as long
 
 
@@ -61,7 +60,7 @@ def serve_dataset(
         listener = _listener(host, port)
         port = port_of(listener)
         login = f"{USER}:{secrets.token_urlsafe(32)}"
-        hosts = tuple(f"{name}:{port}" for name in dict.fromkeys((*LOCAL, host, *names)))
+        hosts = hosts_of((*LOCAL, host, *names), port)
         guarded = Guard(application=application(service), hosts=hosts, login=login)
         file = login_file(layout, dataset)
         write_variables(file, {ADDRESS: f"http://{host}:{port}", LOGIN: login})

@@ -8,7 +8,7 @@ of the same origin, and known only by its `Host`.
 import base64
 import fnmatch
 import hmac
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple
@@ -17,8 +17,16 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEALTH = "/health"  # of MLflow, which serves it without a login
+LOCAL = ("127.0.0.1", "localhost")  # names of this machine
+HTTP_PORT = 80  # which clients leave out of `Host`
 FOREIGN_SITES = ("cross-site", "same-site")  # the latter is another port of the same host
 POLICY_VIOLATION = 1008
+
+
+def hosts_of(names: Iterable[str], port: int) -> tuple[str, ...]:
+    """Give the hosts by which a server at a port is called: name:port, and at port 80 the name alone, too."""
+    named = tuple(dict.fromkeys(names))
+    return (*(f"{name}:{port}" for name in named), *(named if port == HTTP_PORT else ()))
 
 
 class Refusal(NamedTuple):
@@ -34,7 +42,7 @@ class Guard:
 
     application: ASGIApp
     hosts: tuple[str, ...]
-    """Names and ports by which the server is called; `*` stands for any characters."""
+    """Names and ports by which the server is called, as `hosts_of` gives them; `*` stands for any characters."""
     origins: tuple[str, ...] = ()
     """Pages that may call it, beside those of the name by which it is called."""
     login: str | None = None

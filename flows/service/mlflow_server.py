@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from flows.service.guard import Guard
+from flows.service.guard import LOCAL, Guard, hosts_of
 from flows.service.listening import add_address, serve
 from flows.service.login import MLFLOW
 from flows.service.processes import end_with
@@ -41,7 +41,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.parent is not None:
         end_with(given.parent)
-    hosts = given.allowed_hosts or f"127.0.0.1:{given.port},localhost:{given.port}"
+    hosts = given.allowed_hosts or ",".join(hosts_of(LOCAL, given.port))
     database, has_users = given.backend_store_uri or os.environ[DATABASE], given.app_name is not None
     artifacts = (given.default_artifact_root, given.artifacts_destination)
     settle_server(database, *artifacts, hosts, has_users=has_users)

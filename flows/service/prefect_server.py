@@ -7,7 +7,7 @@ import argparse
 import os
 
 from flows.service.environment import collect_seldom, end_with_code
-from flows.service.guard import Guard
+from flows.service.guard import LOCAL, Guard, hosts_of
 from flows.service.listening import add_address, serve
 from flows.service.processes import end_with
 
@@ -34,7 +34,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.parent is not None:
         end_with(given.parent)
-    os.environ[NAMES] = given.allowed_hosts or f"127.0.0.1:{given.port},localhost:{given.port}"
+    os.environ[NAMES] = given.allowed_hosts or ",".join(hosts_of(LOCAL, given.port))
     os.environ["PREFECT__SERVER_FINAL"] = "1"
     collect_seldom()
     serve("flows.service.prefect_server:application", given, log_level="error", lifespan="on")

@@ -1,19 +1,24 @@
-"""Claims about the live service among threads: no event is acknowledged unwritten, one response has one time."""
+"""Claims about the live service: no event is acknowledged unwritten, one response has one time, names at port 80."""
 
+import asyncio
+import sys
 import threading
 from unittest.mock import Mock
 
+import httpx
 import pytest
+import uvicorn
 from live_logs import NAME, rows_of
 from served import served
 from waiting import wait_for
 
 from dyformer.logs.moments import written_moment
 from dyformer.scoring.event_forecaster import TooFewPastEvents
-from flows.live import server
+from flows.live import running, server
 from flows.live import service as live
 from flows.live.server import application
 from flows.live.service import LiveService, SentEvent
+from flows.service.login import read_variables
 from storage.bytes import files
 from storage.bytes.files import WriteFailed
 from storage.raw.received import WaitingEvents
@@ -138,3 +143,37 @@ def test_horizons_that_cannot_be_fitted_again_are_those_of_before_or_after_an_un
     service._refit_horizons()
     assert lines == [sentence]
     assert service.horizons is served_before
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (80, {"localhost": 200, "127.0.0.1": 200, "mine": 200, "localhost:80": 200, "mine:81": 403, "other": 403}),
+        (8100, {"localhost": 403, "localhost:8100": 200, "mine:8100": 200, "localhost:80": 403}),
+    ],
+)
+def test_clients_of_port_80_leave_it_out_of_the_name(store, monkeypatch, port, expected):
+    found = {}
+
+    def run(self, sockets):
+        for listener in sockets:
+            listener.close()
+
+        async def call():
+            user, _, password = read_variables(running.login_file(store, NAME))[running.LOGIN].partition(":")
+            transport, address = httpx.ASGITransport(app=self.config.app), f"http://localhost:{port}"
+            async with httpx.AsyncClient(transport=transport, auth=(user, password), base_url=address) as client:
+                assert (await client.get("/metrics")).status_code == 200
+                for host in expected:
+                    found[host] = (await client.get("/metrics", headers={"host": host})).status_code
+
+        asyncio.run(call())
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr(running, "port_of", lambda listener: port)
+    interval = sys.getswitchinterval()
+    try:
+        running.serve_dataset(store, NAME, "127.0.0.1", 0, ("mine",), (), lambda text: None)
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == expected

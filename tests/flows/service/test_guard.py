@@ -2,7 +2,11 @@
 
 import asyncio
 import base64
+import os
+import sys
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -13,6 +17,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
+from flows.service import mlflow_server, prefect_server
 from flows.service.guard import Guard
 
 HOSTS = ("127.0.0.1:4200", "prefect.example", "local:*")
@@ -149,3 +154,21 @@ def test_a_socket_of_another_page_is_refused(headers: dict[str, str]) -> None:
 
 def test_a_socket_of_the_own_page_is_opened() -> None:
     assert messages_of_socket({"host": HOSTS[0], "origin": f"http://{HOSTS[0]}"})[0] == "websocket.accept"
+
+
+@pytest.mark.parametrize("module", [prefect_server, mlflow_server])
+@pytest.mark.parametrize(
+    ("port", "hosts"),
+    [("4200", "127.0.0.1:4200,localhost:4200"), ("80", "127.0.0.1:80,localhost:80,127.0.0.1,localhost")],
+)
+def test_clients_of_port_80_leave_it_out_of_the_name(
+    module: ModuleType, port: str, hosts: str, monkeypatch: pytest.MonkeyPatch
+):
+    options = ["--artifacts-destination", "files"] if module is mlflow_server else []
+    monkeypatch.setattr(sys, "argv", ["server", "--port", port, *options])
+    monkeypatch.setattr(os, "environ", {**os.environ, mlflow_server.DATABASE: "sqlite://"})
+    for name in ("serve", "settle_server", "collect_seldom", "end_with_code"):
+        monkeypatch.setattr(module, name, Mock(), raising=False)
+    module.main()
+    assert os.environ[module.NAMES] == hosts
+    assert module.serve.called
