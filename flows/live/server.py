@@ -4,8 +4,8 @@ import math
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import dyformer
 from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.scoring.event_horizon import FittedHorizon
-from dyformer.scoring.live_ranking import LiveRanking, PairScores
 from flows.live.page import node_page, openapi_page
 from flows.live.service import BadEvent, LiveService, SentEvent, checked_event
 from flows.tasks.live import ranking_record, written_id
@@ -29,7 +28,6 @@ from storage.bytes.files import WriteFailed
 MOST_EVENTS = 10_000  # of a request
 MOST_PAIRS = 10_000
 MOST_TARGETS = 1_000
-MOST_TRIES = 10  # to score several sources before the next event comes
 MOST_FAULTS = 20  # that are named
 MOST_NAMED = 40  # letters of an unknown name
 MOST_BYTES = 32_000_000  # of a body
@@ -134,13 +132,14 @@ class ScoredPair(BaseModel):
 
     source: Id
     target: Id
+    at: Id
     score: float
     probability: float | None
     linked_before: bool
 
 
 class ScoredPairs(BaseModel):
-    """Scores in the order of the pairs."""
+    """Scores in the order of the pairs, and the latest time as of which one was made."""
 
     at: Id
     scores: list[ScoredPair]
@@ -272,7 +271,7 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
     def score(body: Pairs) -> JSONResponse:
         """Score pairs as of a time after the newest event.
 
-        Without `at`, all are scored as of one now: anew where events overtake it, and status 409 after ten times.
+        Without `at`, those of each source are scored as of its own now, because events may come meanwhile.
         """
         return JSONResponse(_scored(service, body))
 
@@ -356,48 +355,28 @@ def _of_pairs(service: LiveService, horizon: str | None) -> FittedHorizon | None
 
 
 def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:
-    """Score pairs, all as of one time: that of the request, or now."""
     opened, moment = service.opened, _moment(service, body.at)
     positions: dict[str, list[int]] = {}
     for position, pair in enumerate(body.pairs):
         positions.setdefault(str(pair.source), []).append(position)
-    targets = {source: [str(body.pairs[position].target) for position in own] for source, own in positions.items()}
-    with _in_time():
-        scores = _as_of_one_time(opened.ranking, targets, moment)
     rows: dict[int, dict[str, Any]] = {}
+    times: list[int] = []
     for source, own in positions.items():
+        targets = [str(body.pairs[position].target) for position in own]
+        with _in_time():
+            scores = opened.ranking.scores(source, targets, at=moment)
+        times.append(scores.at)
         for index, position in enumerate(own):
-            probability = float(scores[source].probability_P[index])
+            probability = float(scores.probability_P[index])
             rows[position] = {
                 "source": written_id(opened, source),
-                "target": written_id(opened, targets[source][index]),
-                "score": float(scores[source].score_P[index]),
+                "target": written_id(opened, targets[index]),
+                "at": written_moment(scores.at, opened.time_unit),
+                "score": float(scores.score_P[index]),
                 "probability": None if math.isnan(probability) else probability,
-                "linked_before": bool(scores[source].num_contacts_P[index]),
+                "linked_before": bool(scores.num_contacts_P[index]),
             }
     return {
-        "at": written_moment(scores[str(body.pairs[0].source)].at, opened.time_unit),
+        "at": written_moment(max(times), opened.time_unit),
         "scores": [rows[position] for position in range(len(body.pairs))],
     }
-
-
-def _as_of_one_time(
-    ranking: LiveRanking, targets: Mapping[str, Sequence[str]], moment: int | None
-) -> dict[str, PairScores]:
-    """Score the targets of each source, all as of a moment, or of the now of the first source.
-
-    Later events may come meanwhile, of two times: then no other source can be scored as of this now, and all are scored
-    anew, at most MOST_TRIES times. Raises ValueError where events have overtaken each time.
-    """
-    for _ in range(MOST_TRIES - 1 if moment is None else 0):
-        with suppress(ValueError):
-            return _scores(ranking, targets, None)
-    return _scores(ranking, targets, moment)
-
-
-def _scores(ranking: LiveRanking, targets: Mapping[str, Sequence[str]], at: int | None) -> dict[str, PairScores]:
-    scores: dict[str, PairScores] = {}
-    for source, own in targets.items():
-        scores[source] = ranking.scores(source, own, at=at)
-        at = scores[source].at
-    return scores
