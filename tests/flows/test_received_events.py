@@ -1,8 +1,11 @@
 """Claims about ingests of received events: each exactly once, with the ids and times that were sent."""
 
+from datetime import UTC, datetime
+
 import pytest
 from live_logs import NAME, ingest, rows_of, write_rows
 
+from dyformer.logs.contract import ForeignLog
 from flows.tasks.event_state import make_state, read_state
 from flows.tasks.ingest import ingest_log
 from storage.events.table import node_dictionary, scan_events
@@ -27,6 +30,15 @@ def received(number, **changes):
         "time": "2023-12-01T10:00:00.000001Z",
         "weight": 2.5,
     } | changes
+
+
+def sent(rows):
+    """Give rows of a file as a server receives them."""
+    times = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}" for _, _, time in rows)
+    return [
+        received(0, source=user, target=page, time=time, weight=1.0)
+        for (user, page, _), time in zip(rows, times, strict=True)
+    ]
 
 
 def rows(layout, version=None):
@@ -64,6 +76,23 @@ def test_a_received_event_far_after_all_others_is_named_and_no_file_is_refused_f
     assert ingest_log(NAME, {"log": str(more)}, printed.append, layout=store)["changed"]
     assert len(rows(store)) == len(ROWS) + 2
     assert any("1 row lies far after all others, from 2027-01-01" in text for text in printed)
+
+
+def test_received_events_that_the_log_has_are_named_and_a_file_of_received_ones_is_refused(store, tmp_path):
+    printed = []
+    ReceivedEvents(layout=store, dataset=NAME).append(sent(ROWS[-30:]))
+    assert ingest_log(NAME, {}, printed.append, layout=store)["changed"]
+    assert len(rows(store)) == len(ROWS) + 30
+    assert any(
+        "distinct rows are in the log already, or in another new file, and count once" in text for text in printed
+    )
+    later = [(f"u{number}", "p1", LAST + number) for number in range(30)]
+    ReceivedEvents(layout=store, dataset=NAME).append(sent(later))
+    same = write_rows(tmp_path / "same.csv", later)
+    with pytest.raises(ForeignLog, match=r"same\.csv: 30 of 30 distinct rows are in the log already, or in another"):
+        ingest_log(NAME, {"log": str(same)}, silent, layout=store)
+    assert ingest_log(NAME, {"log": str(same), "drop_duplicates": True}, silent, layout=store)["changed"]
+    assert len(rows(store)) == len(ROWS) + 60
 
 
 def test_an_ingest_that_fails_loses_none(store, tmp_path):
