@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -282,8 +284,22 @@ def with_written_times(frame: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def print_json(value: Any) -> None:
-    """Print JSON on one line."""
-    print(json.dumps(value))
+    """Print JSON on one line: dates and durations as texts, bytes in hexadecimal, NaN and infinity as null."""
+    print(json.dumps(_plain(value), allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Decimal):  # such as the sum of integers in DuckDB
+        value = int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -165,10 +165,13 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
     return {**own, "low": low, "difference": difference, "high": high}
 
 
-def next_publication(record: dict[str, Any]) -> int:
-    """Give the number of the forecasts that are published next, by whichever champion."""
+def next_publication(layout: Layout, dataset: str, record: dict[str, Any]) -> int:
+    """Give the number of the forecasts that are published next, by whichever champion.
+
+    Where a record names none, an earlier one may be lost: the publications themselves have their numbers.
+    """
     published = [each["published"]["number"] for each in (*record.get("earlier", []), record) if each.get("published")]
-    return max(published, default=0) + 1
+    return max(published or publications(layout, dataset)["number"].to_list(), default=0) + 1
 
 
 def champion_problems(layout: Layout, dataset: str) -> tuple[str | None, str | None]:

@@ -154,7 +154,7 @@ class Layout:
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion.json")
 
     def champion_copy(self, dataset: str) -> str:
-        """Copy of the champion's record, written first, by which a lost record is noticed."""
+        """Copy of the champion's record, written after it, by which a lost record is noticed."""
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion-copy.json")
 
     @property
@@ -249,8 +249,8 @@ def _safe(name: str) -> str:
 
 
 def _normal_root(root: str) -> str:
-    if "%" in root:  # MLflow decodes it and writes to another folder
-        raise ValueError(f"storage root {root!r}: choose a name without '%'")
+    if {"%", "?"} & set(root):  # MLflow decodes the one, and the other ends the path of its database
+        raise ValueError(f"storage root {root!r}: choose a name without '%' and '?'")
     if root.startswith("s3://"):
         if not root.removeprefix("s3://").strip("/"):
             raise ValueError("storage root 's3://' names no bucket: write s3://bucket or s3://bucket/prefix")

@@ -94,7 +94,8 @@ def _has_settings(address: str, settings: dict[str, Any]) -> bool:
 def planned_report(snapshots: str, experiment: Experiment, seed: int) -> Planned:
     """Return the address and the lineage of the report that a run on these snapshots writes."""
     opened = open_snapshots(snapshots)
-    return plan(opened, "report", until=opened.num_steps, settings=_settings(experiment, seed), code=CODE)
+    settings = {**_settings(experiment, seed), "directed": opened.directed}
+    return plan(opened, "report", until=opened.num_steps, settings=settings, code=CODE)
 
 
 def _settings(experiment: Experiment, seed: int) -> dict[str, Any]:

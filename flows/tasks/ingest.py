@@ -141,14 +141,22 @@ def undo_ingest(dataset: str) -> TakenBack:
 
     Raises:
         DatasetNotIngested: the store lacks the log.
-        ValueError: no other commit has events.
+        ValueError: no other commit has events, or the commit was taken back before an error.
     """
     layout = Layout.from_environment()
-    newest_version(layout, dataset)  # raises where there is none
+    before = newest_version(layout, dataset)  # raises where there is none
     with _committing(layout, dataset, was_there=True):
-        taken = take_back(layout, dataset)
-        record = declaration(layout, dataset) or {}
-        declare(layout, dataset, without_forms(record, taken.batches), fixed=FIXED)
+        try:
+            taken = take_back(layout, dataset)
+            record = declaration(layout, dataset) or {}
+            declare(layout, dataset, without_forms(record, taken.batches), fixed=FIXED)
+        except BaseException as error:
+            if newest_version(layout, dataset) == before:
+                raise
+            raise ValueError(
+                f"dataset {dataset!r}: its newest commit is taken back, and an error came after it; do not repeat the"
+                f" command, which would take back the one before ({error or type(error).__name__})"
+            ) from error
     return taken
 
 

@@ -216,7 +216,7 @@ class _FittedMethod(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """What it depends on."""
         models = list(map(space_of, self.contender.models))
-        own = {"method": self.contender.title, "models": models, "seed": self.seed}
+        own = {"method": self.contender.title, "models": models, "seed": self.seed, "directed": self.opened.directed}
         return {**own, **as_record(self.experiment, "graph")}
 
     @property

@@ -8,7 +8,7 @@ from storage.tracking.mlflow_client import PREFIX
 from storage.tracking.runs import Tracker, experiment_name
 
 FLOW_RUN = "prefect.flow_run_id"  # the tag of a run that a flow tracks
-STAGES = ("retrain", "publish")
+STAGES = ("retrain", "publish", "rollback")
 PRUNED = "pruned"
 
 

@@ -497,3 +497,24 @@ def test_rule_of_the_promotion_is_set_on_the_command_line(dyformer: Callable[...
         code, _, errors = dyformer("run", "generated", "--set", f"promotion.{setting}")
         assert code == 1
         assert says in errors
+
+
+def test_values_of_every_type_are_json(dyformer: Callable[..., Outcome]):
+    statement = (
+        "select sum(n) as whole, 0.5 * 3 as part, 'nan'::double as nan, date '2024-01-02' as day,"
+        " '\\x01'::blob as blob, [timestamp '2024-01-02 03:04:05'] as times, {'a': 1.5::decimal(3, 1)} as record"
+        " from range(4) as r(n)"
+    )
+    code, output, _ = dyformer("sql", statement, "--json")
+    assert code == 0
+    assert json.loads(output, parse_constant=pytest.fail) == [
+        {
+            "whole": 6,
+            "part": 1.5,
+            "nan": None,
+            "day": "2024-01-02",
+            "blob": "01",
+            "times": ["2024-01-02 03:04:05"],
+            "record": {"a": 1.5},
+        }
+    ]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -170,6 +171,23 @@ def test_undo_reads_no_file_and_leaves_one_commit(ingest: Ingest, command: Inges
     assert code == 1
     assert "`dyformer drop mine` removes the dataset" in output
     assert counted() == (1, 1)
+
+
+def test_an_undo_that_fails_after_its_commit_is_not_to_be_repeated(
+    ingest: Ingest, command: Ingest, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(3):
+        Path(f"{number}.log").write_text(HEADER + rows(at=range(300 * number, 300 * number + 300)))
+        ingest(f"{number}.log", "--window", "1d")
+    with monkeypatch.context() as patch:
+        patch.setattr(flows.tasks.ingest, "declare", Mock(side_effect=WriteFailed("the disk is full")))
+        code, output = command("--undo")
+    assert code == 1
+    assert "its newest commit is taken back" in output
+    assert "do not repeat the command" in output
+    assert history(Layout.from_environment(), "mine")["version"].to_list() == [1, 2]
+    monkeypatch.setattr(flows.tasks.ingest, "take_back", Mock(side_effect=WriteFailed("the disk is full")))
+    assert "repeat" not in command("--undo")[1]
 
 
 def test_a_mistyped_newest_row_ends_no_window_unless_it_is_insisted_on(ingest: Ingest):

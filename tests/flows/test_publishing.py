@@ -12,8 +12,10 @@ import pytest
 from polars.testing import assert_frame_equal
 from test_promote import champion_skill, contender_of, grown, named, promoted, record_of, rows_of, snapshots  # noqa: F401
 
+from dyformer.experiments.settings import Experiment
 from flows.cli import main
 from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.finished import planned_report
 from flows.tasks.ingest import ingest_log, undo_ingest
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts
@@ -22,10 +24,10 @@ from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
-from storage.artifacts.artifact import read_table, write_artifact
+from storage.artifacts.artifact import read_bytes, read_table, write_artifact
 from storage.bytes import files
 from storage.champions import champion_problems, champions, latest, ledger, outcomes, publications
-from storage.layout import Layout
+from storage.layout import FORECAST, Layout
 from storage.queries import query
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -252,6 +254,29 @@ def test_nodes_of_rows_that_were_taken_back_have_pairs_that_did_not_come(
     hits = [(str(row["id"]), str(row["partner_id"])) in came for row in best.iter_rows(named=True)]
     assert sql("select num_pairs, num_came from ledger") == [(len(hits), sum(hits))]
     assert sum(hits) > 0
+
+
+def test_publications_are_counted_on_where_the_champions_records_are_lost(snapshots: str):  # noqa: F811
+    published_by_l3(snapshots)
+    for address in (layout().champion("mylog"), layout().champion_copy("mylog")):
+        files.remove(address)
+    published_by_l3(snapshots)
+    assert publications(layout(), "mylog")["number"].to_list() == [1, 2]
+
+
+def test_forecasts_and_a_report_are_of_the_directions_that_are_declared(snapshots: str, tmp_path: Path):  # noqa: F811
+    def made() -> tuple[str, str]:
+        return planned_report(snapshots, Experiment(), 0).address, write_forecasts(snapshots, L3)
+
+    before = made()
+    more = tmp_path / "more.csv"
+    more.write_text("source,target,time\n1,2,61\n")
+    ingest_log("mylog", {"log": [str(more)], "directed": False}, lambda text: None)
+    assert not open_snapshots(snapshots).directed
+    after = made()
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    assert read_bytes(before[1], FORECAST) != read_bytes(after[1], FORECAST)
 
 
 def test_later_and_late_rows_change_no_outcome(snapshots: str, tmp_path: Path):  # noqa: F811

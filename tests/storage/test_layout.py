@@ -100,7 +100,7 @@ def test_a_name_that_would_leave_its_folder_is_refused(tmp_path: Path, name: str
         Layout(str(tmp_path)).commits(name)
 
 
-@pytest.mark.parametrize("root", ["gs://bucket", "s3://", "/data/50%25"])
+@pytest.mark.parametrize("root", ["gs://bucket", "s3://", "/data/50%25", "/data/what?"])
 def test_an_unusable_root_is_refused_with_its_name(root: str):
     with pytest.raises(ValueError, match="storage root"):
         Layout(root)

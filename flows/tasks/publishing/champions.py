@@ -139,5 +139,9 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
     changes: dict[str, Any] = {"reason": reason, "since": datetime.now(UTC).isoformat(timespec="seconds")}
     published = target.get("published")
     if published is not None:
-        changes["published"] = {**published, "number": next_publication(record), "published_at": changes["since"]}
+        changes["published"] = {
+            **published,
+            "number": next_publication(layout, dataset, record),
+            "published_at": changes["since"],
+        }
     return {**target, **succession(record), **changes, "tests": {**target["tests"], **again}}

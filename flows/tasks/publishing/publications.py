@@ -52,7 +52,12 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
                 return None
             if {**(record.get("published") or {}), **addresses} == record.get("published"):
                 return _written(layout, dataset, record)
-            published = {"number": next_publication(record), "step": until + 1, **addresses, "published_at": now()}
+            published = {
+                "number": next_publication(layout, dataset, record),
+                "step": until + 1,
+                **addresses,
+                "published_at": now(),
+            }
             if replace_champion(layout, dataset, {**record, "published": published}, stamp):
                 return _written(layout, dataset, {**record, "published": published})
     raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
