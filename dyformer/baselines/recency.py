@@ -55,8 +55,9 @@ def decayed_contacts(graph: PreparedGraph, half_life: float = HALF_LIFE) -> Deca
 class ContactRecency:
     """Score a pair by its decayed contacts: sent + 0.7 received + 1e-5 times the target's activity.
 
-    The activity orders the targets that had no contact with the source. In an undirected graph a received contact
-    counts as much as a sent one.
+    The activity orders the targets that had no contact with the source. Where both orders are the same pair, as in an
+    undirected graph and in the paper's protocol, a received contact counts as much as a sent one, and the activity is
+    that of both ends.
     """
 
     half_life: float = HALF_LIFE
@@ -64,13 +65,15 @@ class ContactRecency:
     activity_weight: float = 1e-5
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
-        """Count the contacts of the history; labels have no effect."""
+        """Count the contacts of the history; of labels only counts whether their pairs have a direction."""
         contacts = decayed_contacts(graph, self.half_life)
-        received_weight = self.received_weight if graph.history.directed else 1.0
+        directed = graph.history.directed and (not labelled or labelled[0].directed)
+        received_weight = self.received_weight if directed else 1.0
 
         def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
-            received_P = received_weight * contacts.sent(target_P, source_P)
-            return contacts.sent(source_P, target_P) + received_P + self.activity_weight * contacts.activity_N[target_P]
+            contact_P = contacts.sent(source_P, target_P) + received_weight * contacts.sent(target_P, source_P)
+            activity_P = contacts.activity_N[target_P] + (0 if directed else contacts.activity_N[source_P])
+            return contact_P + self.activity_weight * activity_P
 
         return score_pairs
 

@@ -7,10 +7,11 @@ from ranked_logs import growing_log
 from toy_graphs import toy_graph
 
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, decayed_contacts
-from dyformer.embedder import Scorer
+from dyformer.embedder import LabelledStep, Scorer
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
+from dyformer.sampling.pairs import LinkExamples
 
 GRAPH = growing_log()
 NODES = np.arange(25)
@@ -34,18 +35,24 @@ def contacts_of(graph: DynamicGraph, until: int) -> dict[tuple[int, int], float]
     return found
 
 
-@pytest.mark.parametrize("directed", [True, False])
-def test_contact_recency_is_its_formula(directed: bool):
+@pytest.mark.parametrize(("directed", "of_pairs"), [(True, True), (True, False), (False, False)])
+def test_contact_recency_is_its_formula(directed: bool, of_pairs: bool):
     contact, until = contacts_of(GRAPH, 4), 4
     assert sum(value > 0.5 for value in contact.values()) > 5
     activity = {node: sum(value for pair, value in contact.items() if node in pair) for node in NODES.tolist()}
-    received = 0.7 if directed else 1.0
+    received, of_source = (0.7, 0) if of_pairs else (1.0, 1)
     expected = [
-        contact.get((s, t), 0) + received * contact.get((t, s), 0) + 1e-5 * activity[t]
+        contact.get((s, t), 0) + received * contact.get((t, s), 0) + 1e-5 * (activity[t] + of_source * activity[s])
         for s, t in zip(SOURCE_P.tolist(), TARGET_P.tolist(), strict=True)
     ]
-    found = scores_of(ContactRecency(), prepared(replace(GRAPH, directed=directed), until))
+    graph = prepared(replace(GRAPH, directed=directed), until)
+    nothing = np.zeros(0, dtype=np.int64)
+    examples = LinkExamples(source_P=nothing, target_P=nothing, positive_P=nothing > 0, new_P=nothing > 0)
+    labelled = [LabelledStep(before=graph, examples=examples, weight=1.0, directed=of_pairs)]
+    found = ContactRecency().fit_pairs(graph, labelled)(SOURCE_P, TARGET_P)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+    if directed == of_pairs:
+        np.testing.assert_array_equal(scores_of(ContactRecency(), graph), found)
 
 
 def test_a_contact_halves_in_one_window_and_within_it():
