@@ -99,7 +99,7 @@ class Model:
         if self.vector_ND is None:
             raise ValueError("this method scores pairs without vectors: fit one that has them, such as DyFormer")
         vector = pl.Series("vector", self.vector_ND.astype(np.float32))
-        return _without_one_side(self.graph.nodes.with_columns(vector))
+        return _with_sides(self.graph, self.graph.nodes.with_columns(vector))
 
     def scores(self, pairs: "pl.DataFrame | pd.DataFrame | Sequence[tuple[Any, Any]]") -> pl.DataFrame:
         """Score pairs for the next step: source, target, probability, in the order given.
@@ -162,7 +162,7 @@ class Model:
             **self.graph.next_window(),
         )
         order = [*self.graph.nodes.columns, "rank", "partner", *FORECAST_COLUMNS, "method", *VALIDITY]
-        return _without_one_side(named.select(order))
+        return _with_sides(self.graph, named.select(order))
 
     def _scoring(self) -> AbstractContextManager[None]:
         if self.scorer is None:
@@ -480,7 +480,7 @@ def evaluate(  # noqa: PLR0913 - what a comparison may vary
     wanted = None if steps is None else ",".join(map(str, several("steps", steps, least=0)))
     units = chosen_units(chosen, log, wanted)
     jobs = [
-        Job(log=log, units=own, seed=seed, config=experiment.graph, settings=chosen.chosen)
+        Job(log=log, units=own, seed=seed, config=experiment.of_seed(seed).graph, settings=chosen.chosen)
         for seed in several("seeds", seeds, least=0)
         for own in chosen.jobs(units)
     ]
@@ -590,5 +590,6 @@ def _type_of_times(unit: TimeUnit) -> pl.DataType:
     return pl.Int64() if unit == "step" else pl.Datetime("us", "UTC")
 
 
-def _without_one_side(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame if frame["side"].n_unique() > 1 else frame.drop("side")
+def _with_sides(graph: "Graph", frame: pl.DataFrame) -> pl.DataFrame:
+    """Leave the column `side` to a log with two id spaces, whatever rows of it these are."""
+    return frame if graph.nodes["side"].n_unique() > 1 else frame.drop("side")

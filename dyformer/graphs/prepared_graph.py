@@ -120,6 +120,11 @@ def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> Pr
     return PreparedGraph(config=config, until=until, history=history)
 
 
+def earlier_graph(prepared: PreparedGraph, until: int) -> PreparedGraph:
+    """Give a prepared graph as of an earlier step; its noise is the same, and not drawn a second time."""
+    return PreparedGraph(config=prepared.config, until=until, history=prefix(prepared.history, until))
+
+
 def with_window(prepared: PreparedGraph, window: int) -> PreparedGraph:
     """Give the prepared graph with another history window."""
     if prepared.config.history_window == window:

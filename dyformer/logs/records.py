@@ -267,7 +267,8 @@ def _text(column: pl.Series) -> pl.Expr:
     value = pl.lit(column)
     is_whole = (value == value.floor()) & (value.abs() <= MAX_WHOLE)
     whole = value.cast(pl.Int64, strict=False).cast(pl.String)
-    return pl.when(is_whole).then(whole).otherwise(value.cast(pl.String))
+    written = pl.when(is_whole).then(whole).otherwise(value.cast(pl.String))
+    return pl.when(value.is_finite()).then(written)  # NaN is a missing id
 
 
 def _inexact(array: "pa.Array") -> pl.Expr:

@@ -182,6 +182,17 @@ def test_models_are_trained_until_a_step_and_until_the_one_before_it():
     assert [model_steps(until) for until in (2, 3, 9)] == [[2], [2, 3], [8, 9]]
 
 
+def test_older_labelled_steps_have_the_noise_of_the_forecast_step():
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=8, num_edges=60)
+    trial = Trial(graph=graph, step=7, seed=0, config=GraphConfig(noise=0.4))
+    newest, older = trial.past.history.snapshots, trial.labelled[1].before.history.snapshots
+    assert 1 < len(older) < len(newest)
+    for found, expected, clean in zip(older, newest, graph.snapshots, strict=False):
+        assert np.array_equal(found.source_E, expected.source_E)
+        assert np.array_equal(found.target_E, expected.target_E)
+        assert not np.array_equal(found.target_E, clean.target_E)
+
+
 def test_an_older_step_with_many_links_has_some_of_each_kind(monkeypatch: pytest.MonkeyPatch):
     graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=8, num_edges=60)
     every = Trial(graph=graph, step=8, seed=3).labelled

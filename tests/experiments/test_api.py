@@ -20,6 +20,7 @@ from dyformer import Graph, Model
 from dyformer.embedder import Embed, LabelledStep, Score
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
+from dyformer.experiments import api
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows
@@ -149,6 +150,8 @@ def test_two_id_spaces_have_nodes_of_their_own() -> None:
     )
     model = dyformer.fit(log.snapshots("500"), Spectrum())
     assert model.vectors()["side"].value_counts().sort("side").rows() == [("source", 40), ("target", 40)]
+    for top in (model.top(2), model.top(2, ids=[3]).filter(side="source"), model.top(1, ids=[])):
+        assert top.columns[:3] == model.top(2).columns[:3] == ["side", "id", "rank"], "whatever rows there are"
     by_scores = model.scores([(3, 3), (3, 4)])
     assert by_scores["source"].to_list() == [3, 3]
     assert by_scores["target"].to_list() == [3, 4]
@@ -445,3 +448,15 @@ def test_top_links_say_whose_they_are_and_for_which_dates_they_hold(frame: pl.Da
     steps = frame.with_columns(time=pl.int_range(pl.len()))
     by_steps = dyformer.fit(dyformer.read_log(steps, time_unit="step").snapshots("800"), "L3").top(1)
     assert by_steps.select(pl.col("valid_from", "valid_to").null_count()).row(0) == (len(by_steps), len(by_steps))
+
+
+def test_each_seed_has_its_own_noise(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs, result = [], api._result
+
+    def recorded(chosen: Any, job: Any, *given: Any) -> Any:
+        configs.append(job.config)
+        return result(chosen, job, *given)
+
+    monkeypatch.setattr(api, "_result", recorded)
+    dyformer.evaluate(graph, ["L3"], protocol="paper", steps=[5], seeds=(0, 2), settings={"graph.noise": 0.3})
+    assert [(config.noise, config.noise_seed) for config in configs] == [(0.3, 0), (0.3, 2)]

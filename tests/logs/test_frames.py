@@ -27,6 +27,14 @@ def read_files(*files, **declared):
     return read_events(files, sniff_plan(list(files), Declared(**declared)))
 
 
+@pytest.mark.parametrize("missing", [float("nan"), float("inf"), None])
+@pytest.mark.parametrize("make", [pl.DataFrame, pd.DataFrame])
+def test_an_id_that_is_no_number_is_missing(make, missing):
+    read = read_files(frame_file(make({**ROWS, "user": [1.0, missing, 3.0, 4.0]})))
+    assert reasons(read) == {2: "empty id", 4: "negative weight"}
+    assert [str(row[0]) for row in ends(read)] == ["1", "3"]
+
+
 @pytest.mark.parametrize("make", [pl.DataFrame, pd.DataFrame])
 def test_a_frame_is_read_as_a_file_of_the_same_rows_is(make, tmp_path):
     pl.DataFrame(ROWS).with_columns(pl.col("time").dt.to_string("iso:strict")).write_csv(tmp_path / "log.csv")

@@ -24,7 +24,7 @@ from dyformer.evaluation.fitting import (
 from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, log_metrics, metrics_of, to_table
 from dyformer.evaluation.significance import wilcoxon_tests
-from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, earlier_graph, prepare_graph
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph
 from dyformer.sampling.pairs import LinkSplit, evaluated_steps, first_of_each_kind, joined, paper_examples
 from dyformer.scoring.decoder import fit_decoder, hadamard, score
@@ -113,7 +113,7 @@ class Trial:
             LabelledStep(before=self.past, examples=joined(self.split.train, self.split.validation), weight=1.0),
             *(
                 LabelledStep(
-                    before=prepare_graph(history, until=step - 1, config=self.config),
+                    before=earlier_graph(self.past, step - 1),
                     examples=first_of_each_kind(
                         joined(*vars(paper_examples(history, step, seed=self.seed)).values()), OLDER_LINKS
                     ),
