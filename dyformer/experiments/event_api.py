@@ -46,6 +46,8 @@ class EventModel:
             ValueError: an event older than the newest one so far, or rows that are not usable.
         """
         check_process()
+        if len(events) == 0:
+            return
         columns = {} if isinstance(events, list) else {name: getattr(self._plan.columns, name) for name in COLUMNS}
         log = read_log(events, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
         named, newest = NamedEvents.from_table(log.events), self._ranking.newest_time
@@ -93,7 +95,7 @@ class EventModel:
         chosen = None if horizon is None else self._horizons[horizon]
         ranking = self._ranking.rank(str(source), at=moment, k=whole("k", k, least=1), horizon=chosen)
         columns = {
-            "rank": list(range(1, len(ranking.targets) + 1)),
+            "rank": pl.int_range(1, len(ranking.targets) + 1, eager=True),
             "target": pl.Series(ranking.targets, dtype=pl.String).cast(self._ids),
             "probability": ranking.probability_K,
             "linked_before": ~ranking.is_new_K,

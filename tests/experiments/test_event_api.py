@@ -1,9 +1,11 @@
 """Claims about the model of events in Python: every observed event counts, ids and times are the user's own."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+import numpy as np
 import polars as pl
 import pytest
 from live_logs import rows_of
@@ -56,6 +58,20 @@ def test_observed_events_count_as_if_the_log_had_them():
         ValueError, match=re.escape(f"expected events from {newest} on, the time of the newest so far; got")
     ):
         grown.observe([("u3", "p1", ROWS[0][2])])
+
+
+def test_no_event_changes_nothing_and_an_empty_ranking_has_the_columns_of_others():
+    grown = model()
+    before = grown.rank("u3")
+    for nothing in ([], frame(ROWS).clear()):
+        grown.observe(nothing)
+    assert grown.rank("u3").equals(before)
+    with pytest.MonkeyPatch.context() as patch:
+        none = replace(
+            grown._ranking.rank("u3", k=1), targets=[], probability_K=np.zeros(0), is_new_K=np.zeros(0, bool)
+        )
+        patch.setattr(grown._ranking, "rank", lambda *given, **options: replace(none, reasons=[]))
+        assert grown.rank("u3").schema == before.schema
 
 
 def test_an_observed_id_of_another_type_than_those_of_the_log_is_refused():
