@@ -35,7 +35,7 @@ from storage.events import disk_rows, rows
 from storage.events.declarations import declaration
 from storage.events.disk_rows import SpilledRows
 from storage.events.rows import STORED_COLUMNS
-from storage.events.table import history, ingested_datasets, node_dictionary, scan_events
+from storage.events.table import history, ingested_datasets, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
 
 FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
@@ -159,10 +159,14 @@ def _shared_rows(
 ) -> dict[str, tuple[int, int]]:
     """Count the distinct rows of each new file that are elsewhere too, and all its distinct rows.
 
-    Files whose times overlap with those of no other are left out.
+    Files whose times overlap with those of no other are left out, and so is one that another process has committed
+    since it was looked for.
     """
+    version = newest_version(layout, dataset) if dataset in ingested_datasets(layout) else None
+    stored = None if version is None else history(layout, dataset, version).drop_nulls("first_time")
+    committed = set() if stored is None else set(stored["batch"])
+    results = {batch: result for batch, result in results.items() if batch not in committed}
     ranges = [time_range(result) for result in results.values()]
-    stored = history(layout, dataset).drop_nulls("first_time") if dataset in ingested_datasets(layout) else None
     others = [] if stored is None else stored.select("first_time", "last_time").rows()
     begin_S, end_S = np.array([*ranges, *others], dtype=np.int64).reshape(-1, 2).T
     overlaps = [int(((begin_S <= last) & (end_S >= first)).sum()) > 1 for first, last in ranges]
@@ -170,7 +174,7 @@ def _shared_rows(
         return {}
     compared = dict(compress(results.items(), overlaps))
     first, last = min(compress(ranges, overlaps))[0], max(last for _, last in compress(ranges, overlaps))
-    known = pl.LazyFrame(schema=STORED_COLUMNS) if stored is None else scan_events(layout, dataset)
+    known = pl.LazyFrame(schema=STORED_COLUMNS) if version is None else scan_events(layout, dataset, version)
     known = known.filter(pl.col("time").is_between(first, last))
     spilled = [result for result in compared.values() if isinstance(result, SpilledRows)]
     if spilled:

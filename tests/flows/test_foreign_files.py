@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import polars as pl
@@ -231,6 +232,27 @@ def test_a_file_that_grew_is_refused_unless_its_earlier_rows_are_left_out(
     code, output = ingest("day2.log", "--force")
     assert (code, "301 of 302 distinct rows are in the log already, or in another new file, and" in output) == (0, True)
     assert counted() == (3, 3)
+
+
+@pytest.mark.parametrize("has_rows", [False, True])
+def test_a_file_that_another_process_commits_meanwhile_is_no_copy(
+    ingest: Ingest, monkeypatch: pytest.MonkeyPatch, has_rows: bool
+):
+    Path("0.log").write_text(HEADER + rows(at=range(300)))
+    Path("1.log").write_text(HEADER + rows(at=range(300, 600)))
+    if has_rows:
+        ingest("0.log", "--window", "1d")
+    check, reading = flows.tasks.ingest.check_contract, {"log": ["1.log"], "window": "1d"}
+
+    def committed(*arguments: Any) -> None:
+        monkeypatch.setattr(flows.tasks.ingest, "check_contract", check)
+        assert flows.tasks.ingest.ingest_log("mine", reading, lambda text: None)["changed"]
+        check(*arguments)
+
+    monkeypatch.setattr(flows.tasks.ingest, "check_contract", committed)
+    code, output = ingest("1.log", "--window", "1d")
+    assert (code, "no new rows" in output) == (0, True), output
+    assert counted() == (1 + has_rows, 1 + has_rows)
 
 
 def test_of_two_new_files_with_the_same_rows_both_are_named(ingest: Ingest):
