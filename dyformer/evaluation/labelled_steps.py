@@ -19,7 +19,7 @@ from dyformer.evaluation.fitting import (
     older_vectors,
     rotated,
 )
-from dyformer.graphs.prepared_graph import PreparedGraph, earlier_graph
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import (
     LinkExamples,
@@ -84,7 +84,7 @@ def sampled_steps(
         if until in step_of:
             before, examples = step_of[until].before, step_of[until].examples
         else:
-            before = earlier_graph(past, until)
+            before = prepare_graph(past.history, until=until, config=past.config)
             examples = (examples_of or ranking_examples)(past.history, until + 1, seed=seed)
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
