@@ -140,8 +140,8 @@ def check_repeats(
             f"{name_of(results[batch])}: {num_shared:,} of {num_rows:,} distinct rows are in the log already, or in"
             " another new file"
         )
-        may_be = num_rows < LEAST_ROWS or num_shared <= num_rows / 2 or batch in received or reading.get("force")
-        if not may_be:
+        is_allowed = num_rows < LEAST_ROWS or num_shared <= num_rows / 2 or batch in received or reading.get("force")
+        if not is_allowed:
             refused.append(sentence)
         elif num_shared:
             show(f"{sentence}, and count once more")
