@@ -1,10 +1,11 @@
-"""A method and a history -> its vectors of all nodes known at a step, checked, and fitted once.
+"""A method and a history -> its vectors of all nodes known at a step, fitted once; vectors and scores are checked.
 
-N nodes known one step before    D width of a vector
+N nodes known one step before    D width of a vector    P pairs, or nodes with labels
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,21 @@ def rotated(newer_ND: NDArray[np.floating], older_ND: NDArray[np.floating]) -> N
     Nodes that the older one lacks come last. The rotation is that of orthogonal Procrustes (Schoenemann, 1966).
     """
     return newer_ND @ orthogonal_procrustes(newer_ND[: len(older_ND)], older_ND)[0]
+
+
+def checked_scores(name: str, score_P: Any, num_pairs: int, step: int) -> NDArray[np.float64]:
+    """Give what a method returned for pairs of a step as scores [P]. Raises ValueError, named by the method.
+
+    One finite score is expected for each pair: NaN would rank first, and an infinite one has no level in a calibration.
+    """
+    score_P = np.asarray(score_P, dtype=np.float64)
+    if score_P.shape != (num_pairs,):
+        raise ValueError(f"{name}: found scores of shape {score_P.shape}: expected {num_pairs} scores of step {step}")
+    if num_broken := int((~np.isfinite(score_P)).sum()):
+        raise ValueError(
+            f"{name}: {num_broken} of {num_pairs} scores of step {step} are not finite: expected finite numbers"
+        )
+    return score_P
 
 
 def _check_vectors(name: str, vectors_ND: NDArray[np.floating], num_nodes: int, step: int) -> None:

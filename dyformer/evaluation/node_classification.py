@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledNodes, NodeScore, NodeScorer
-from dyformer.evaluation.fitting import MIN_TRAINED_STEPS, fitted_vectors, rotated
+from dyformer.evaluation.fitting import MIN_TRAINED_STEPS, checked_scores, fitted_vectors, rotated
 from dyformer.evaluation.rows import METRICS_SCHEMA, log_rows
 from dyformer.evaluation.scored_pairs import NO_NODE, ScoredPairs, metrics_of
 from dyformer.graphs.config import GraphConfig
@@ -113,7 +113,8 @@ def evaluate_labels(
     A NodeScorer gives one row. Vectors give two: one of the regression that reads them, and one, named with COUNTS_AND,
     of the same regression on activity_features and vectors. The vectors before an older step are those of a method
     fitted up to that step, rotated onto the newest ones. Each row has a node as source, NO_NODE as target, and the
-    protocol as family. A sample without a positive node is left out. Raises ValueError as fitted_vectors does.
+    protocol as family. A sample without a positive node is left out. Raises ValueError as fitted_vectors and
+    checked_scores do.
     """
     graphs = {until: prepare_graph(graph, until=until, config=config) for until in range(MIN_TRAINED_STEPS, max(steps))}
     trials = [make(graphs, labels, step, seed) for step in steps for make in (forecast_trial, published_trial)]
@@ -197,5 +198,5 @@ def _scored(name: str, trial: LabelTrial, score_nodes: NodeScore) -> ScoredPairs
         target_P=np.full_like(trial.node_P, NO_NODE),
         positive_P=trial.positive_P,
         new_P=np.zeros(len(trial.node_P), dtype=np.bool_),
-        score_P=score_nodes(trial.node_P),
+        score_P=checked_scores(name, score_nodes(trial.node_P), len(trial.node_P), trial.step),
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation.bootstrap import NodeResamples, node_resamples
+from dyformer.evaluation.fitting import checked_scores
 from dyformer.evaluation.labelled_steps import fitted_scores, sampled_steps, with_retrieved
 from dyformer.evaluation.query_slices import KNOWN, query_slices
 from dyformer.evaluation.rows import (
@@ -106,12 +107,8 @@ def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) 
 def scored_queries(name: str, trial: RankingTrial, score_pairs: Score) -> ScoredQueries:
     """Score the distinct pairs of a trial's queries. Raises ValueError for a wrong number, and numbers not finite."""
     pairs = trial.queries.pairs
-    score_S = np.asarray(score_pairs(pairs.source_S, pairs.target_S), dtype=np.float64)
-    if score_S.shape != pairs.source_S.shape:
-        raise ValueError(f"{name}: found scores of shape {score_S.shape}: expected {len(pairs.source_S)} scores")
-    if not np.isfinite(score_S).all():
-        num_broken = int((~np.isfinite(score_S)).sum())
-        raise ValueError(f"{name}: {num_broken} of {len(score_S)} scores of step {trial.queries.step} are not finite")
+    given = score_pairs(pairs.source_S, pairs.target_S)
+    score_S = checked_scores(name, given, len(pairs.source_S), trial.queries.step)
     return ScoredQueries(method=name, seed=trial.seed, queries=trial.queries, score_S=score_S)
 
 

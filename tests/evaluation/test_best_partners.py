@@ -110,6 +110,15 @@ def test_each_node_has_its_ten_best_retrieved_partners():
         assert partners.filter(node=node)["partner"].to_list() == best
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_partners_are_not_ranked_by_scores_that_are_not_finite(value: float):
+    trial = trial_of()
+    with pytest.raises(ValueError, match=r"own: (\d+) of \1 scores of step 6 are not finite"):
+        best_partners("own", trial, retrieved_of(trial), lambda source_R, target_R: np.full(len(source_R), value))
+    with pytest.raises(ValueError, match=r"own: found scores of shape \(1,\): expected \d+ scores of step 6"):
+        best_partners("own", trial, retrieved_of(trial), lambda source_R, target_R: np.zeros(1))
+
+
 def test_the_busiest_nodes_have_the_most_past_partners(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "NUM_BUSIEST", 4)
     history = prefix(GRAPH, STEP - 1)

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -222,6 +222,61 @@ def test_probabilities_are_calibrated_on_the_newest_step_alone():
     expected = fit_calibration(Product().fit_pairs(before, ())(*pairs), linked_in(GRAPH, UNTIL, *pairs))
     np.testing.assert_array_equal(forecast.calibration.score_B, expected.score_B)
     np.testing.assert_array_equal(forecast.calibration.probability_B, expected.probability_B)
+
+
+Broken = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def with_value(value: float, rows: slice) -> Broken:
+    def broken(score_P: NDArray[np.float64]) -> NDArray[np.float64]:
+        score_P[rows] = value
+        return score_P
+
+    return broken
+
+
+BROKEN = {
+    "NaN": (with_value(np.nan, slice(3)), r"own: 3 of \d+ scores of step 7 are not finite"),
+    "-inf": (with_value(-np.inf, slice(1)), r"own: 1 of \d+ scores of step 7 are not finite"),
+    "one too few": (lambda score_P: score_P[1:], r"own: found scores of shape \(\d+,\): expected \d+ scores of step 7"),
+    "one too many": (lambda score_P: np.append(score_P, 1.0), r"expected \d+ scores of step 7"),
+    "a column": (lambda score_P: score_P[:, None], r"found scores of shape \(\d+, 1\): expected \d+ scores of step 7"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenAt:
+    """A scorer whose scores of the step after `until` are broken."""
+
+    until: int
+    broken: Broken
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        whole = Product().fit_pairs(graph, labelled)
+        return (lambda *pairs: self.broken(whole(*pairs))) if graph.until == self.until else whole
+
+
+@pytest.mark.parametrize("kind", list(BROKEN))
+def test_broken_scores_of_a_forecast_are_refused_by_method_step_and_number(kind: str):
+    broken, message = BROKEN[kind]
+    forecast = fit_forecast("own", BrokenAt(until=UNTIL, broken=broken), past_of(), seed=0)
+    with pytest.raises(ValueError, match=message):
+        forecast.tables(3, ("all", "new"))
+    with pytest.raises(ValueError, match=message):
+        forecast.probability(np.array([1, 2, 3, 4]), np.array([5, 6, 7, 8]))
+
+
+@pytest.mark.parametrize("kind", list(BROKEN))
+def test_broken_scores_calibrate_no_forecast(kind: str):
+    broken, message = BROKEN[kind]
+    with pytest.raises(ValueError, match=message.replace("step 7", "step 6")):
+        fit_forecast("own", BrokenAt(until=UNTIL - 1, broken=broken), past_of(), seed=0)
+
+
+def test_scores_of_a_forecaster_that_are_not_finite_are_refused(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ForecasterScore, "scores", lambda score, source_P, *_: np.full(len(source_P), np.nan))
+    with pytest.raises(ValueError, match=r"Forecaster without vectors: (\d+) of \1 scores of step 7 are not finite"):
+        forecast.top(3)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,6 +179,13 @@ def test_ties_count_against_the_method_and_an_oracle_is_first():
     assert set(live_update_ranks(oracle, LINKS, len(GRAPH.node_N)).tolist()) == {1}
 
 
+def test_a_week_is_not_ranked_by_scores_that_are_not_finite():
+    week = Mock(past=Mock(history=prefix(GRAPH, STEP - 1)), links=LINKS)
+    scores = Mock(fit_pairs=lambda past, labelled: lambda source_P, target_P: np.full(len(source_P), np.nan))
+    with pytest.raises(ValueError, match=r"own: (\d+) of \1 scores of step 4 are not finite"):
+        PROTOCOL.evaluate("own", scores, week)
+
+
 def ranked_table() -> pl.DataFrame:
     first, second = held_out_links(GRAPH, 3, seed=0), LINKS
     return pl.concat(

@@ -1,5 +1,6 @@
 """Who gets a label next: forecasts from the past alone, measured as scikit-learn does, that find a planted signal."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from toy_graphs import Edges, toy_graph
 
 from dyformer.baselines.activity import Activity, ActivityRegression
-from dyformer.embedder import Embed
+from dyformer.embedder import Embed, LabelledNodes, NodeScore
 from dyformer.evaluation.node_classification import (
     COUNTS_AND,
     PROTOCOL,
@@ -110,6 +111,17 @@ def test_counts_and_vectors_that_say_nothing_score_as_the_counts_do():
     own, expected = the(both, COUNTS_AND + "Method", PROTOCOL, 5), the(counts, "Method", PROTOCOL, 5)
     np.testing.assert_allclose(own.score_P, expected.score_P, atol=1e-9)
     assert np.ptp(own.score_P) > 0.01
+
+
+@pytest.mark.parametrize(("value", "num"), [(np.nan, 60), (0.0, 3)])
+def test_scores_of_nodes_that_are_broken_are_refused_by_method_and_step(value: float, num: int):
+    @dataclass(frozen=True)
+    class Broken:
+        def fit_nodes(self, graph: PreparedGraph, labelled: Sequence[LabelledNodes]) -> NodeScore:
+            return lambda node_P: np.full(min(num, len(node_P)), value)
+
+    with pytest.raises(ValueError, match=r"Method: .* scores of step 5"):
+        scores_of(Broken(), *labelled_log(), steps=[5])
 
 
 def test_a_trial_holds_past_labels_alone_and_every_node_once():

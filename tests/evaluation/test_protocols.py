@@ -336,6 +336,12 @@ def test_a_scorer_must_give_one_score_for_each_pair():
         scored_by(wrong, graph_of(), 4, 0)
 
 
+def test_scores_that_are_not_finite_are_refused_by_method_and_step():
+    wrong = Formula(score=lambda history, source_P, target_P: np.where(np.arange(len(source_P)) < 2, np.nan, 1.0))
+    with pytest.raises(ValueError, match=r"mine: 2 of \d+ scores of step 4 are not finite"):
+        scored_by(wrong, graph_of(), 4, 0)
+
+
 def test_vectors_that_are_not_finite_are_refused_even_where_only_a_test_pair_has_them():
     test = paper_examples(graph_of(), 4, seed=0).test
     vectors = np.ones((40, 3))

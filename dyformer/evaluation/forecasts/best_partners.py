@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
+from dyformer.evaluation.fitting import checked_scores
 from dyformer.evaluation.query_slices import KNOWN, num_partners
 from dyformer.evaluation.rows import Cell, Measured, Run, means, pair_weights
 from dyformer.evaluation.scored_queries import RankingTrial
@@ -64,8 +65,12 @@ def retrieved_of(trial: RankingTrial, candidates_of: CandidatesOf | None = None)
 
 
 def best_partners(name: str, trial: RankingTrial, retrieved: Retrieved, score_pairs: Score) -> pl.DataFrame:
-    """Give each node's NUM_PARTNERS best retrieved partners, with the columns of PARTNERS_SCHEMA."""
-    score_R = score_pairs(*ordered(trial.past.history, retrieved))
+    """Give each node's NUM_PARTNERS best retrieved partners, with the columns of PARTNERS_SCHEMA.
+
+    Raises ValueError for a wrong number of scores, and for scores that are not finite.
+    """
+    given = score_pairs(*ordered(trial.past.history, retrieved))
+    score_R = checked_scores(name, given, len(retrieved.node_R), trial.queries.step)
     best_R, rank_R = best_of_nodes(retrieved.node_R, retrieved.partner_R, score_R, NUM_PARTNERS)
     found = {"node": retrieved.node_R[best_R], "rank": rank_R, "partner": retrieved.partner_R[best_R]}
     about = {"method": name, "seed": trial.seed, "step": trial.queries.step}

@@ -8,7 +8,7 @@ P pairs    R retrieved pairs    A query nodes
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledStep, NoVectors, Score, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.fitting import NUM_LABELLED_STEPS
+from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, checked_scores
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.evaluation.query_slices import evidence, num_partners
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -49,9 +49,11 @@ FORECAST_COLUMNS = ("probability", "score", "linked_before", "evidence", "reason
 class Forecast:
     """A fitted method as of `past.until`: probabilities and best partners for the step after it.
 
+    All functions raise ValueError where the method gives another number of scores than pairs, or one not finite.
     `calibration_step` is the step whose links calibrate the probabilities: `past.until`, or an earlier one.
     """
 
+    title: str  # of the method, for errors
     past: PreparedGraph
     score: Score
     retrieval: LinkDecoder
@@ -61,7 +63,7 @@ class Forecast:
 
     def probability(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Give the probability [P] that each pair is linked in the next step, calibrated on retrieved pairs."""
-        return self.calibration.probability(self.score(source_P, target_P))
+        return self.calibration.probability(self._checked(self.score(source_P, target_P), source_P))
 
     def top(self, k: int, *, links: Links = "all", query_A: NDArray[np.int64] | None = None) -> pl.DataFrame:
         """Rank the `k` best partners of every node, or of `query_A`, with the columns of FORECAST_SCHEMA.
@@ -127,14 +129,17 @@ class Forecast:
         """Give the scores [R] of pairs, and the function that writes the reasons of some of them."""
         score, none = self.score, pl.Series([[]], dtype=FORECAST_SCHEMA["reasons"])
         if not isinstance(score, ForecasterScore):
-            return score(*pairs), lambda listed_L: none.new_from_index(0, len(listed_L))
+            return self._checked(score(*pairs), pairs[0]), lambda listed_L: none.new_from_index(0, len(listed_L))
         source_R, target_R = pairs
         walks = score.walks(source_R, target_R)  # made once for both
 
         def reasons(listed_L: NDArray[np.int64]) -> pl.Series:
             return score.reasons(source_R[listed_L], target_R[listed_L], walks.rows(listed_L))
 
-        return score.scores(source_R, target_R, walks), reasons
+        return self._checked(score.scores(source_R, target_R, walks), source_R), reasons
+
+    def _checked(self, given: Any, source_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        return checked_scores(self.title, given, len(source_P), self.past.until + 1)
 
 
 def _of_kind(retrieved: Retrieved, kind: Links) -> NDArray[np.bool_]:
@@ -151,13 +156,15 @@ def fit_forecast(
     Vectors are read by the forecaster. The probabilities are calibrated one step earlier: the method is fitted on the
     steps before `past.until`, and its scores of the pairs retrieved there are compared with the links of `past.until`
     (of an earlier step where that one has none among them).
-    `candidates_of` is needed for more than MAX_NODES nodes. Raises TooFewLinks for too short a history.
+    `candidates_of` is needed for more than MAX_NODES nodes. Raises TooFewLinks for too short a history, and ValueError
+    for vectors or scores of another shape, or that are not finite.
     """
     sampled = sampled_steps(past, seed=seed)
     labelled = with_retrieved(past, sampled, seed=seed)
     score = published_score(name, method, past, labelled, seed)
     calibration, calibration_step = _calibration(name, method, past, sampled, seed, candidates_of)
     return Forecast(
+        title=name,
         past=past,
         score=score,
         retrieval=fit_retrieval(sampled),
@@ -201,7 +208,8 @@ def _calibration(
                 score_pairs = published_score(name, method, before, labelled, seed)
             except NoVectors:  # nor are there weights of a step before
                 break
-            return fit_calibration(score_pairs(*pairs), linked_R), step
+            score_R = checked_scores(name, score_pairs(*pairs), len(linked_R), step)
+            return fit_calibration(score_R, linked_R), step
     raise TooFewLinks(
         f"no step up to {past.until} has links between nodes known before it and an earlier step to learn from: "
         f"probabilities cannot be calibrated; choose longer windows, or wait for more rows"

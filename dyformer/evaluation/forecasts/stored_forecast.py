@@ -99,6 +99,7 @@ def forecast_of(
             forecaster=forecaster, fitted=FittedForecaster.from_record(record["fitted"]), graph=past
         )
     return Forecast(
+        title=record["baseline"][1] if record["baseline"] else type(score).__name__,
         past=past,
         score=score,
         retrieval=LinkDecoder(**with_arrays(record["retrieval"])),

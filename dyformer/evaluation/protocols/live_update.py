@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import LabelledStep, Score, Scorer
 from dyformer.evaluation.bootstrap import node_resamples
-from dyformer.evaluation.fitting import NUM_OLDER_STEPS
+from dyformer.evaluation.fitting import NUM_OLDER_STEPS, checked_scores
 from dyformer.evaluation.labelled_steps import TRAINING_SEED, distinct_examples, has_labelled_steps, sampled_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.rows import Cell, Measured, Run, means, metric_rows
@@ -173,7 +173,11 @@ def _trial(job: Job) -> Week:
 
 
 def _evaluate(title: str, method: Scorer, week: Week) -> Tables:
-    score_pairs = method.fit_pairs(week.past, week.labelled)
+    score = method.fit_pairs(week.past, week.labelled)
+
+    def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        return checked_scores(title, score(source_P, target_P), len(source_P), week.links.step)
+
     rank_S = live_update_ranks(score_pairs, week.links, len(week.past.history.node_N))
     return {"ranks": ranks_to_table(title, week.seed, week.links, rank_S)}
 

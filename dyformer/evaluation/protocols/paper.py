@@ -17,6 +17,7 @@ from dyformer.evaluation.fitting import (
     FORECASTER_WITH,
     NUM_OLDER_STEPS,
     OLDER_STEP_WEIGHT,
+    checked_scores,
     fitted_vectors,
     model_steps,
     older_vectors,
@@ -162,8 +163,7 @@ def decoded_scores(vectors_ND: NDArray[np.floating], trial: Trial) -> NDArray[np
 
 def _scored(name: str, trial: Trial, score_P: NDArray[np.float64]) -> ScoredPairs:
     test = trial.split.test
-    if np.shape(score_P) != np.shape(test.source_P):
-        raise ValueError(f"{name}: found scores of shape {np.shape(score_P)}: expected {len(test.source_P)} scores")
+    score_P = checked_scores(name, score_P, len(test.source_P), trial.step)
     return ScoredPairs(method=name, seed=trial.seed, step=trial.step, family="random", **vars(test), score_P=score_P)
 
 
