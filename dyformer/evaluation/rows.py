@@ -56,9 +56,16 @@ class Measured(NamedTuple):
 def pair_weights(
     resamples: NodeResamples, source_Q: NDArray[np.int64], target_Q: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Give how often each pair counts in each resample, [B, Q]."""
-    source_Q, target_Q = (np.searchsorted(resamples.node_S, end_Q) for end_Q in (source_Q, target_Q))
+    """Give how often each pair counts in each resample, [B, Q]; all ends are among the resampled nodes."""
+    source_Q, target_Q = (_positions(resamples.node_S, end_Q) for end_Q in (source_Q, target_Q))
     return resamples.weight_BS[:, source_Q].astype(np.float32) * resamples.weight_BS[:, target_Q]
+
+
+def _positions(node_S: NDArray[np.int64], end_Q: NDArray[np.int64]) -> NDArray[np.int64]:
+    position_Q = np.searchsorted(node_S, end_Q)
+    # Another node stands at the position of one that was not resampled.
+    assert not len(end_Q) or np.array_equal(node_S.take(position_Q, mode="clip"), end_Q), "a node was not resampled"
+    return position_Q
 
 
 def means(

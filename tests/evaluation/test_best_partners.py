@@ -1,11 +1,12 @@
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-from dyformer.evaluation.bootstrap import node_resamples
+from dyformer.evaluation.bootstrap import interval, node_resamples
 from dyformer.evaluation.forecasts import best_partners as module
 from dyformer.evaluation.forecasts.best_partners import (
     BUSIEST,
@@ -18,11 +19,14 @@ from dyformer.evaluation.forecasts.best_partners import (
     retrieved_of,
     retrieved_table,
 )
+from dyformer.evaluation.protocols.prequential import PROTOCOL
+from dyformer.evaluation.protocols.protocol import Result
 from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.scored_queries import RankingTrial
+from dyformer.evaluation.rows import pair_weights
+from dyformer.evaluation.scored_queries import RankingTrial, scored_queries, to_table
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.snapshots import DynamicGraph, prefix
-from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
+from dyformer.sampling.ranking_queries import queries_to_tables, ranking_queries, step_pairs
 
 GRAPH, STEP = growing_log(num_steps=7), 6
 CONTACT = METHODS["Contact recency"]
@@ -156,3 +160,62 @@ def test_a_node_without_a_link_is_not_drawn():
     with_lonely = replace(newest, num_nodes=newest.num_nodes + 1)
     lonely = replace(history, snapshots=(*history.snapshots[:-1], with_lonely))
     assert newest.num_nodes not in evaluated_nodes(lonely, seed=0).known_A
+
+
+def counted_links(graph: DynamicGraph) -> set[tuple[int, int]]:
+    num_known = graph.snapshots[STEP - 2].num_nodes
+    source_R, target_R = step_pairs(graph, STEP)
+    links = {p for p in zip(source_R.tolist(), target_R.tolist(), strict=True) if max(p) < num_known}
+    return links if graph.directed else links | {pair[::-1] for pair in links}
+
+
+@pytest.mark.parametrize("kind", ["directed", "undirected"])
+def test_ends_of_links_that_are_no_queries_are_resampled_by_their_own_weights(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "NUM_BUSIEST", 10)
+    monkeypatch.setattr(module, "NUM_DRAWN", 30)
+    graph = replace(growing_log(num_nodes=200, num_steps=7, num_rows=900), directed=kind == "directed")
+    queries = ranking_queries(graph, STEP, seed=0, num_per_family=1, max_queries=5)
+    trial = RankingTrial(graph=prefix(graph, STEP - 1), queries=queries, seed=0)
+    partners, of_queries = partners_of(trial), queries.pairs
+    tables = {
+        "partners": partners,
+        "rankings": to_table([scored_queries("Contact recency", trial, lambda source_S, target_S: target_S / 7)]),
+        "retrieved": retrieved_table(retrieved_of(trial)),
+    }
+    drawn = queries_to_tables(queries)
+    result = Result((STEP,), 0, tables.__getitem__, {**tables, **drawn}.__getitem__)
+    log = Mock(dataset="mine", graph=lambda until, *, interactions: prefix(graph, until))
+    rows = PROTOCOL.rows([result], log, ())["metrics"]
+
+    links = counted_links(graph)
+    nodes = evaluated_nodes(prefix(graph, STEP - 1), seed=0)
+    of_drawn, of_busiest = (
+        sorted(pair for pair in links if pair[0] in node_A.tolist()) for node_A in (nodes.known_A, nodes.busiest_A)
+    )
+    others = {*of_queries.source_S.tolist(), *of_queries.target_S.tolist()}
+    others |= {*partners["node"].to_list(), *partners["partner"].to_list()}
+    linked = {node for pair in of_drawn + of_busiest for node in pair}
+    assert linked - others  # without them, their weights would be those of other nodes
+    resamples = node_resamples(
+        [np.array(sorted(others | linked))], num_resamples=1000, generator=np.random.default_rng(0)
+    )
+    times = dict(zip(resamples.node_S.tolist(), resamples.weight_BS.T.astype(np.int64), strict=True))
+    listed = set(partners.select("node", "partner").rows())
+    for part, own in ((KNOWN, of_drawn), (BUSIEST, of_busiest)):
+        weight_LB = np.array([times[node] * times[partner] for node, partner in own])
+        came_LB = weight_LB[[pair in listed for pair in own]]
+        with np.errstate(invalid="ignore"):
+            value_B = came_LB.sum(axis=0) / weight_LB.sum(axis=0)
+        [row] = rows.filter(metric="recall_at_10", family=PUBLISHED, slice=part, step=str(STEP)).to_dicts()
+        assert 0 < row["value"] < 1
+        assert (row["low"], row["high"]) == pytest.approx(interval(value_B))
+
+
+def test_a_node_that_was_not_resampled_has_no_weight():
+    resamples = node_resamples([np.array([2, 5, 9])], num_resamples=4, generator=np.random.default_rng(0))
+    assert pair_weights(resamples, np.array([9, 2]), np.array([5, 2])).shape == (4, 2)
+    for node in (1, 3, 10):
+        with pytest.raises(AssertionError, match="a node was not resampled"):
+            pair_weights(resamples, np.array([2]), np.array([node]))

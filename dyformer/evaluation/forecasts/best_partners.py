@@ -86,11 +86,12 @@ def partner_metrics(
 
     `precision_at_1` to `precision_at_10`: the fraction of so many best partners that are linked with the node in the
     step, the partner being the target (for a node of the second side, the source). `recall_at_10`: the fraction of the
-    nodes' links with known nodes that are among the best partners. `graph` ends with the evaluated step.
+    nodes' links with known nodes that are among the best partners. `graph` ends with the evaluated step. `resamples`
+    have the nodes of `partners`, and those of `link_ends`.
     """
     step = graph.num_steps
     nodes = evaluated_nodes(prefix(graph, step - 1), seed=partners["seed"][0])
-    links = {part: _links(graph, node_A) for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A))}
+    links = _links_by_slice(graph, nodes)
     # Once for all methods and as float64, because a product with other weights would convert them for each.
     weights = {part: pair_weights(resamples, *own).astype(np.float64) for part, own in links.items()}
     found: dict[Run, dict[Cell, Measured]] = {}
@@ -157,6 +158,16 @@ def merged(
 
 def _ordered(graph: DynamicGraph, node_P: NDArray[np.int64], partner_P: NDArray[np.int64]) -> Sequence[NDArray]:
     return ordered(graph, Retrieved(node_P, partner_P, np.zeros(len(node_P), dtype=np.bool_)))
+
+
+def link_ends(graph: DynamicGraph, *, seed: int) -> list[NDArray[np.int64]]:
+    """Give the nodes of all links of the newest step that `recall_at_10` counts, which are resampled."""
+    nodes = evaluated_nodes(prefix(graph, graph.num_steps - 1), seed=seed)
+    return [end_L for links in _links_by_slice(graph, nodes).values() for end_L in links]
+
+
+def _links_by_slice(graph: DynamicGraph, nodes: Nodes) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    return {part: _links(graph, node_A) for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A))}
 
 
 def _links(graph: DynamicGraph, node_A: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -15,6 +15,7 @@ from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, model_steps
 from dyformer.evaluation.forecasts.best_partners import (
     PUBLISHED,
     best_partners,
+    link_ends,
     merged,
     partner_metrics,
     retrieved_links,
@@ -98,6 +99,8 @@ def _rows(results: Sequence[Result], log: Log, baselines: Collection[str], ks: S
         by_job.setdefault((result.units[0], result.seed), []).append(result)
     queries = {job: queries_of(own[0]) for job, own in by_job.items()}
     ends = [own.table("partners")[end].to_numpy() for own in results for end in ("node", "partner")]
+    # Of many links only some are queries, whose ends are resampled anyway.
+    ends += [end_L for step, seed in by_job for end_L in link_ends(log.graph(step, interactions=True), seed=seed)]
     seeds = {seed for _, seed in by_job}
     drawn = {seed: [own for (_, of_seed), own in queries.items() if of_seed == seed] for seed in seeds}
     resamples = {seed: query_resamples(own, seed=seed, others=ends) for seed, own in drawn.items()}
