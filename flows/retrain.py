@@ -31,7 +31,7 @@ from flows.stages import (
     train_task,
     vectors_task,
 )
-from flows.tasks.complete_windows import complete_snapshots
+from flows.tasks.complete_windows import complete_snapshots, later_windows
 from flows.tasks.drift import read_drift, send_alarm, write_drift
 from flows.tasks.evaluation.evaluate import Group, Posed, backtest_published, check_forecast, units_of
 from flows.tasks.evaluation.promote import promote_if_better, unranked
@@ -86,7 +86,8 @@ def retrain(
     Only windows that are complete count, as of the newest row or the time `as_of`. Nothing is published before the
     promotion. The settings `retrain` say whether a challenger is trained, and from which weights; with `from_scratch`
     one is, from random ones. Without a newly completed window, rows of a complete one or other settings, it returns the
-    report of the earlier run, and None as long as there are too few complete windows.
+    report of the earlier run; and None as long as there are too few complete windows, or where later ones than those as
+    of `as_of` are complete.
     """
     experiment = experiment_of(dataset, changes).check_interactions()
     seconds: dict[str, float] = {}
@@ -102,6 +103,9 @@ def retrain(
             print(line, flush=True)
         track_task(layout)
         return finished
+    if as_of not in (None, "now") and (line := later_windows(snapshots)):
+        print(line, flush=True)
+        return None
     with _timed(seconds, "drift"):
         outcomes_task(snapshots)  # of earlier publications
         drift = drift_task(snapshots, experiment)

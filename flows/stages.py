@@ -11,7 +11,7 @@ from dyformer.experiments.tables import printed_tables
 from flows.artifacts import show_page, show_tables
 from flows.service.commit_events import announce
 from flows.service.managed import managed, stored_task
-from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.complete_windows import later_windows, make_complete_snapshots
 from flows.tasks.evaluation.audit import audit_log, read_audit
 from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
@@ -151,9 +151,11 @@ def predict(
 ) -> dict[str, str]:
     """Write the champion's vectors, if it has some, and its forecasts as of the newest step; returns the addresses.
 
-    With changed settings, DyFormer is trained first, unless it was trained before. Raises ValueError.
+    With changed settings, DyFormer is trained first, unless it was trained before. Forecasts as of a time after which
+    further windows are complete are not published. Raises ValueError.
     """
     experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
+    too_late = later_windows(snapshots)
     if changes:
         models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]
         contender = Contender(title=DYFORMER, models=tuple(models))
@@ -161,7 +163,10 @@ def predict(
         contender = champion_to_publish(snapshots)
     vectors = vectors_task(snapshots, contender.models[-1], seed=seed) if contender.models else None
     forecasts = forecasts_task(snapshots, contender, vectors, seed=seed)
-    publish_task(snapshots, contender, forecasts, vectors)
+    if too_late is None:
+        publish_task(snapshots, contender, forecasts, vectors)
+    else:
+        print(too_late, flush=True)
     return {"forecasts": forecasts} if vectors is None else {"vectors": vectors, "forecasts": forecasts}
 
 

@@ -69,6 +69,7 @@ PUBLICATION_SCHEMA = {
     "published_at": pl.Datetime("us"),  # in UTC
     "valid_from": pl.Datetime("us"),  # the forecasts hold from this time
     "valid_to": pl.Datetime("us"),  # until this one; null where the windows have no end in time
+    "late": pl.Boolean,  # whether the step was complete when they were published
 }
 OUTCOME_SCHEMA = {
     "number": pl.Int64,  # of the publication
@@ -257,8 +258,12 @@ def ledger(layout: Layout, dataset: str) -> pl.DataFrame:
 
 
 def complete_rows(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a ledger whose step is complete: of each step the newest publication, in the order of the steps."""
-    return rows.filter(pl.col("num_pairs").is_not_null()).unique("start_time", keep="last").sort("start_time")
+    """Rows of a ledger whose step is complete: of each step the newest publication, in the order of the steps.
+
+    One that was published once its step was complete, as a rollback does, is no forecast of it and has no row.
+    """
+    in_time = rows.filter(pl.col("num_pairs").is_not_null(), ~pl.col("late").fill_null(value=False))
+    return in_time.unique("start_time", keep="last").sort("start_time")
 
 
 def latest(layout: Layout, dataset: str) -> dict[str, str]:

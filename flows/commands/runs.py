@@ -37,9 +37,18 @@ def finished_run(
     """Commit the new rows; return the earlier run's report, if nothing has changed for it, and the seconds taken.
 
     With `few`, a log with too few windows is committed all the same, and the command ends: there is nothing to do yet.
+    It ends, too, where later windows than those as of `as_of` are complete.
+
+    Raises:
+        LaterWindows: such windows are complete, without `few`.
     """
     from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
-    from flows.tasks.complete_windows import complete_snapshots, make_complete_snapshots
+    from flows.tasks.complete_windows import (
+        LaterWindows,
+        complete_snapshots,
+        later_windows,
+        make_complete_snapshots,
+    )
     from flows.tasks.ingest import ingest_log
     from flows.tasks.snapshots import check_range
 
@@ -58,6 +67,14 @@ def finished_run(
     report = finished_report(address, experiment, seed)
     if report is not None:
         project(Layout.from_environment())  # as every run does that has new rows
+    elif as_of not in (None, "now") and (line := later_windows(address)):
+        if few:
+            print_plan(line)
+            raise typer.Exit(NOTHING_TO_DO)
+        raise LaterWindows(
+            f"{line}: leave --as-of out; `dyformer benchmark {dataset} --protocol forecasts` evaluates those of earlier"
+            f" steps, and `dyformer predict {dataset}` with this time writes the champion's"
+        )
     return report, seconds
 
 

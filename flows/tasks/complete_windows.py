@@ -4,7 +4,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
 from dyformer.graphs.windows import WindowsMove, complete_ends
@@ -12,7 +14,7 @@ from dyformer.logs.datasets import DATASETS
 from dyformer.logs.moments import UnreadableMoment, read_moment
 from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit, Window, WindowError
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from storage.artifacts.artifact import MANIFEST
+from storage.artifacts.artifact import MANIFEST, lineage_of
 from storage.bytes import files
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
@@ -21,6 +23,10 @@ from storage.layout import Layout
 
 class TooFewWindows(ValueError):
     """A growing log has too few complete windows to evaluate a forecast."""
+
+
+class LaterWindows(ValueError):
+    """A run as of a time after which further windows of the log are complete already."""
 
 
 def make_complete_snapshots(
@@ -51,26 +57,64 @@ def make_complete_snapshots(
     version = newest_version(layout, dataset) if version is None else version
     commits = history(layout, dataset, version)
     record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
-    window, time_unit, lateness = Window.parse(record["window"]), record["time_unit"], record.get("lateness", "0")
-    if as_of is None and (_is_finished(dataset, record, commits) or _has_not_grown(window, commits)):
+    window, time_unit = Window.parse(record["window"]), record["time_unit"]
+    end_T = _complete_ends(dataset, record, commits, as_of)
+    if end_T is None:
         address = make_snapshots(dataset, version)
         _check_number(dataset, open_snapshots(address).num_steps, window)
         return address
-    first, newest = min(commits["first_time"]), max(commits["last_time"])
-    now = None if as_of is None else moment(as_of, time_unit)
-    try:
-        end_T = complete_ends(first, newest, window, time_unit, now=now, lateness=lateness)
-    except WindowsMove as error:
-        raise WindowsMove(f"{dataset}: {error}; or declare that no more rows will come (`finished=True`)") from error
     _check_number(dataset, len(end_T), window)
-    end_time = int(end_T[-1])
+    end_time, newest = int(end_T[-1]), max(commits["last_time"])
     if newest >= end_time:
-        until = "" if now is None else f" as of {as_of}"
+        until = "" if as_of is None else f" as of {as_of}"
         show(
             f"{dataset}: {len(end_T)} windows are complete{until}, the last one until {_text(end_time, time_unit)};"
             f" later rows, the newest of {_text(newest, time_unit)}, have no effect yet"
         )
     return make_snapshots(dataset, version, end_time)
+
+
+def later_windows(snapshots: str) -> str | None:
+    """Say in one line that windows after those of the snapshots are complete; None where these are the newest ones.
+
+    Forecasts of a step that is known already are made to look at, or to evaluate: they are not published.
+    """
+    opened = open_snapshots(snapshots)
+    layout, dataset = opened.layout, opened.dataset
+    end_time = lineage_of(snapshots).settings.get("end_time")
+    if end_time is None:
+        end_time = max(history(layout, dataset, opened.version)["last_time"]) + 1
+    if complete_until(layout, dataset) <= end_time:
+        return None
+    return (
+        f"{dataset}: later windows than those until {_text(end_time, opened.time_unit)} are complete already, and"
+        " forecasts of a step that is known are not published"
+    )
+
+
+def complete_until(layout: Layout, dataset: str) -> int:
+    """Return the time until which the windows of a log are complete as of its newest row; its first one for none."""
+    commits = history(layout, dataset)
+    record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
+    end_T = _complete_ends(dataset, record, commits, None)
+    if end_T is None:
+        return max(commits["last_time"]) + 1
+    return int(end_T[-1]) if len(end_T) else min(commits["first_time"])
+
+
+def _complete_ends(
+    dataset: str, record: dict[str, Any], commits: pl.DataFrame, as_of: str | None
+) -> NDArray[np.int64] | None:
+    """Give the ends of the complete windows; None where all are complete, because no more rows are to come."""
+    window, time_unit, lateness = Window.parse(record["window"]), record["time_unit"], record.get("lateness", "0")
+    if as_of is None and (_is_finished(dataset, record, commits) or _has_not_grown(window, commits)):
+        return None
+    first, newest = min(commits["first_time"]), max(commits["last_time"])
+    now = None if as_of is None else moment(as_of, time_unit)
+    try:
+        return complete_ends(first, newest, window, time_unit, now=now, lateness=lateness)
+    except WindowsMove as error:
+        raise WindowsMove(f"{dataset}: {error}; or declare that no more rows will come (`finished=True`)") from error
 
 
 def complete_snapshots(

@@ -96,6 +96,18 @@ def trained_until(trained: Lineage, opened: Snapshots) -> int:
     return int((opened.steps["start_time"] <= trained.max_event_time).sum())
 
 
+def check_trained_before(opened: Snapshots, models: Sequence[str], step: int) -> None:
+    """Raise StepOutOfRange if weights were trained on events after a step as of which they embed nodes."""
+    end_time = opened.time("end_time", step)
+    for model in models:
+        newest = lineage_of(model).max_event_time
+        if newest is not None and newest >= end_time:
+            raise StepOutOfRange(
+                f"{model}: trained on events after step {step} of {opened.dataset}, so it is not used as of that step:"
+                " choose a later time, or weights that were trained until then, as with a setting (`changes`)"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredWeights:
     """Weights as a method, whose error names the artifacts."""

@@ -28,7 +28,17 @@ from flows import parallel
 from flows.console import ongoing
 from flows.parallel import Shared, fixed_ranges, made_of_ranges, uses_cluster
 from flows.tasks.made import made, plan
-from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
+from flows.tasks.models import (
+    TRAINING,
+    Contender,
+    check_trained_before,
+    device,
+    method_code,
+    method_of,
+    naming,
+    open_model,
+    space_of,
+)
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors
 from storage.artifacts.artifact import digest, lineage_of, read_bytes, read_table
@@ -64,10 +74,12 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     """Write for every node known at `step` (the newest by default) its vector; return the address.
 
     The columns are side, id, step, space_id, vector. Only vectors of the same `space_id` may be compared. With `onto`,
-    the address of other vectors of no later step, these are rotated into their space where the two agree.
+    the address of other vectors of no later step, these are rotated into their space where the two agree. Raises
+    StepOutOfRange for weights that were trained on later steps.
     """
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
+    check_trained_before(opened, [model], step)
     settings, inputs = {"model": space_of(model), "seed": seed}, (model,)
     if onto is not None:
         settings, inputs = {**settings, "onto": opened.layout.relative(onto)}, (model, onto)
@@ -202,15 +214,14 @@ class _FittedMethod(NamedTuple):
 
     @classmethod
     def of(cls, opened: Snapshots, contender: Contender, vectors: str | None, seed: int) -> "_FittedMethod":
-        """Open the method of a contender."""
+        """Open the method of a contender. Raises StepOutOfRange if it was trained on later steps."""
+        check_trained_before(opened, contender.models, _until(opened, vectors))
         return cls(opened, contender, *method_of(opened, contender), vectors, seed)
 
     @property
     def until(self) -> int:
         """The newest step that it reads, that of the vectors."""
-        step = self.opened.num_steps if self.vectors is None else lineage_of(self.vectors).until
-        assert step is not None
-        return step
+        return _until(self.opened, self.vectors)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -262,6 +273,13 @@ class _FittedMethod(NamedTuple):
         if not isinstance(self.method, FittedOnce) or self.vectors is None:
             return self.method
         return StoredVectors(method=self.method, until=self.until, vector_ND=read_vectors(self.vectors))
+
+
+def _until(opened: Snapshots, vectors: str | None) -> int:
+    """Give the step of vectors, by default the newest."""
+    step = opened.num_steps if vectors is None else lineage_of(vectors).until
+    assert step is not None
+    return step
 
 
 def read_vectors(address: str) -> NDArray[np.float32]:

@@ -279,6 +279,7 @@ class Published(BaseModel, strict=True):
     forecasts: PathBelow
     vectors: PathBelow | None
     published_at: str | None = None
+    late: bool = False
 
 
 class Tenure(BaseModel, strict=True):

@@ -170,6 +170,23 @@ def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
     check_rollback(layout, read_report(second)[1])
 
 
+def test_a_retraining_as_of_a_time_before_later_complete_windows_changes_nothing(
+    drop: Callable[..., Any], trainings: list[int], capsys: pytest.CaptureFixture[str]
+):
+    report = drop(*[row for number in range(4) for row in day(number)], at(4, 0))
+    layout = Layout.from_environment()
+    before = publications(layout, "mylog"), read_champion(layout, "mylog"), list(trainings)
+    assert drop(as_of="1970-01-04") is None
+    assert "later windows than those until 1970-01-04 00:00:00 UTC are complete already" in capsys.readouterr().out
+    assert drop(as_of="1970-01-05") == report  # the newest ones
+    assert drop(as_of="1970-01-06 12:00") is not None  # as of a time after all rows, one more is complete
+    after = publications(layout, "mylog"), read_champion(layout, "mylog"), trainings
+    assert before[0].equals(after[0].head(1))
+    assert after[0]["step"].to_list() == [5, 6]
+    assert after[0]["late"].to_list() == [False, False]
+    assert (before[1] == after[1], after[2] == [*before[2], 4]) == (False, True)
+
+
 def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_only_if_they_earn_it(
     drop: Callable[..., Any],
     trainings: list[int],

@@ -14,19 +14,20 @@ from test_promote import champion_skill, contender_of, grown, named, promoted, r
 
 from dyformer.experiments.settings import Experiment
 from flows.cli import main
+from flows.ending import NOTHING_TO_DO
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.finished import planned_report
 from flows.tasks.ingest import ingest_log, undo_ingest
 from flows.tasks.models import Contender
-from flows.tasks.predict import write_forecasts
+from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
-from flows.tasks.snapshots import make_snapshots, open_snapshots
+from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
 from storage.bytes import files
-from storage.champions import champion_problems, champions, latest, ledger, outcomes, publications
+from storage.champions import champion_problems, champions, complete_rows, latest, ledger, outcomes, publications
 from storage.layout import FORECAST, Layout
 from storage.queries import query
 
@@ -154,7 +155,7 @@ def test_forecasts_of_the_champion_alone_are_published_and_once(snapshots: str):
     assert published_by_l3(snapshots) == forecasts
     [row] = publications(layout(), "mylog").rows()
     assert row[:11] == (1, 1, "L3", 6, 60, layout().relative(forecasts), None, None, None, None, None)
-    assert row[12:] == (None, None)  # the log has integer steps
+    assert row[12:] == (None, None, False)  # the log has integer steps
     assert abs(row[11] - datetime.now(UTC).replace(tzinfo=None)) < timedelta(minutes=5)
     assert publish(snapshots, Contender(title="EdgeBank (last)"), forecasts, None) is None
     assert latest(layout(), "mylog") == {"forecasts": forecasts}
@@ -322,6 +323,60 @@ def test_a_rollback_publishes_the_earlier_forecasts_again(two_published: list[st
     assert publish(second, L3, made, None) is not None
     assert sql("select distinct step from latest_forecasts") == [(7,)]
     assert publications(layout(), "mylog")["champion"].to_list() == [1, 2, 3, 3]
+
+
+def test_what_a_rollback_publishes_of_a_complete_step_is_no_forecast_of_it(two_published: list[str], tmp_path: Path):
+    grown(tmp_path, "third", ["1,2,70"])
+    write_outcomes(make_complete_snapshots("mylog"))
+    rollback("mylog")
+    assert write_outcomes(make_complete_snapshots("mylog")) != []
+    rows = ledger(layout(), "mylog")
+    assert rows.select("number", "step", "late").rows() == [(1, 6, False), (2, 7, False), (3, 6, True)]
+    assert rows["num_pairs"].null_count() == 1  # of step 7
+    assert complete_rows(rows)["number"].to_list() == [1]
+    assert latest(layout(), "mylog") == {"forecasts": two_published[0]}
+
+
+def test_forecasts_as_of_a_time_before_later_complete_windows_are_not_published(
+    two_published: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    grown(tmp_path, "third", ["1,2,70"])
+    before = publications(layout(), "mylog")
+    with pytest.raises(SystemExit):
+        main(["predict", "mylog", "--as-of", "60"])
+    assert "not published: mylog: later windows than those until 60 are complete" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["run", "mylog", "--as-of", "60"])
+    assert "leave --as-of out" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["retrain", "mylog", "--as-of", "60"])
+    assert ended.value.code == NOTHING_TO_DO
+    assert publications(layout(), "mylog").equals(before)
+
+
+def test_weights_are_not_used_as_of_a_step_before_the_last_one_of_their_training(
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+):
+    later = contender_of(grown(tmp_path, "second", rows_of(6)), 1.0, until=6)
+    for use in (lambda: write_vectors(snapshots, later.models[-1]), lambda: write_forecasts(snapshots, later)):
+        with pytest.raises(StepOutOfRange, match="trained on events after step 5 of mylog"):
+            use()
+
+
+def test_forecasts_whose_step_is_complete_when_they_are_published_are_late(snapshots: str, tmp_path: Path):  # noqa: F811
+    promoted(snapshots, contender_of(snapshots, 1.0), 0.0, {"L3": 9.0})
+    forecasts = write_forecasts(snapshots, L3)
+    grown(tmp_path, "begun", rows_of(6))  # while the forecasts were made
+    assert publish(snapshots, L3, forecasts, None) is not None
+    assert publications(layout(), "mylog")["late"].to_list() == [False]
+    second = make_snapshots("mylog", end_time=70)
+    made = write_forecasts(second, L3)
+    grown(tmp_path, "complete", [*rows_of(7), "1,2,80"])
+    assert publish(second, L3, made, None) is not None
+    assert publications(layout(), "mylog")["late"].to_list() == [False, True]
+    write_outcomes(make_complete_snapshots("mylog"))
+    assert complete_rows(ledger(layout(), "mylog"))["number"].to_list() == [1]
 
 
 def test_a_rollback_that_ended_before_it_published_is_finished_and_not_undone(

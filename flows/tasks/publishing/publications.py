@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from flows.tasks.complete_windows import complete_until
 from flows.tasks.evaluation.promote import MOST_TRIES, champion_of, identity
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_vectors
@@ -36,7 +37,8 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
     """Record forecasts as the newest of the champion; return the address of the publication.
 
     None, without effect, if the contender is not the champion, because none was chosen yet, or another one meanwhile.
-    Forecasts that the champion published last are not published twice.
+    Forecasts that the champion published last are not published twice. Those whose step is complete by now, as after a
+    training that took longer than a window, are late: they are published, and are no forecast that the ledger counts.
     """
     opened = open_snapshots(snapshots)
     layout, dataset, until = opened.layout, opened.dataset, lineage_of(forecasts).until
@@ -57,6 +59,7 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
                 "step": until + 1,
                 **addresses,
                 "published_at": now(),
+                "late": complete_until(layout, dataset) > opened.time("end_time", until),
             }
             if replace_champion(layout, dataset, {**record, "published": published}, stamp):
                 return _written(layout, dataset, {**record, "published": published})
@@ -157,8 +160,9 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
     )
 
     def table() -> pl.DataFrame:
-        times = _times(layout, published)  # no part of the lineage: an earlier version recorded none
-        return pl.DataFrame([row | space | times], schema=PUBLICATION_SCHEMA)
+        # No part of the lineage: an earlier version recorded none of these.
+        moments = {**_times(layout, published), "late": published.get("late", False)}
+        return pl.DataFrame([row | space | moments], schema=PUBLICATION_SCHEMA)
 
     return planned(layout, lineage).made(lambda: {PUBLICATIONS: table()})
 
