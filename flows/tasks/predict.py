@@ -28,6 +28,7 @@ from flows import parallel
 from flows.console import ongoing
 from flows.parallel import Shared, fixed_ranges, made_of_ranges, uses_cluster
 from flows.tasks.made import made, plan
+from flows.tasks.methods import record_of
 from flows.tasks.models import (
     TRAINING,
     Contender,
@@ -228,7 +229,9 @@ class _FittedMethod(NamedTuple):
         """What it depends on."""
         models = list(map(space_of, self.contender.models))
         own = {"method": self.contender.title, "models": models, "seed": self.seed, "directed": self.opened.directed}
-        return {**own, **as_record(self.experiment, "graph")}
+        # Weights stand for a method that has some; another one may have other settings under its title.
+        record = {} if models else {"record": record_of(self.method)}
+        return {**own, **record, **as_record(self.experiment, "graph")}
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -94,6 +94,23 @@ def test_a_forecaster_is_fitted_once_whatever_links_are_wanted_of_it(
     assert repeated["linked_before"].all()
 
 
+def test_a_baseline_of_the_same_title_and_other_settings_is_fitted_again(
+    snapshots: str, monkeypatch: pytest.MonkeyPatch
+):
+    contender = Contender(title="EdgeBank (ever)")
+    first = write_forecasts(snapshots, contender, k=3)
+    assert write_forecasts(snapshots, contender, k=3) == first
+    monkeypatch.setitem(METHODS, contender.title, METHODS["EdgeBank (decayed)"])
+    changed = write_forecasts(snapshots, contender, k=3)
+    assert changed != first
+    scores, expected = (
+        read_table(address, "forecasts")["score"]
+        for address in (changed, write_forecasts(snapshots, Contender(title="EdgeBank (decayed)"), k=3))
+    )
+    assert scores.equals(expected)
+    assert not scores.equals(read_table(first, "forecasts")["score"])
+
+
 def test_a_method_that_reads_vectors_is_fitted_once(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     tiny = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16, "pretrain": None}
     tiny |= {"finetune.epochs": 1, "finetune.batches_per_epoch": 1}
