@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,7 @@ def ingest_log(
         the rows that were read `before` this call, with the number of their files.
     """
     layout, reading = layout or Layout.from_environment(), reading or {}
+    before = declaration(layout, dataset) or {}
     declared, window = declared_log(layout, dataset, reading)
     stored = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
     logs = _contents(layout, dataset, reading) if "log" in reading or not stored else []
@@ -117,18 +119,17 @@ def ingest_log(
             force=reading.get("force"),
         )
         with _committing(layout, dataset, was_there=bool(stored)):
-            declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan, results), fixed=FIXED)
+            declare(layout, dataset, partial(_record, before, declared, window, reading, plan, results), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
-            contents = {file.name: content for content, file in (*logs, *received.items())}
-            remember_contents(layout, dataset, contents.items())
+            remember_contents(layout, dataset, [(file.name, content) for content, file in (*logs, *received.items())])
     rows = known + [asdict(ingest) for ingest in made]
-    counts, before = ({name: sum(row[name] for row in part) for name in COUNTS} for part in (rows, known))
+    counts, earlier = ({name: sum(row[name] for row in part) for name in COUNTS} for part in (rows, known))
     return {
         "dataset": dataset,
         "version": newest_version(layout, dataset),
         "changed": any(ingest.changed for ingest in made),
         **counts,
-        "before": {"num_files": len(known), **before},
+        "before": {"num_files": len(known), **earlier},
         "num_alike": sum(result.num_alike for result in results.values()),
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
@@ -148,8 +149,7 @@ def undo_ingest(dataset: str) -> TakenBack:
     with _committing(layout, dataset, was_there=True):
         try:
             taken = take_back(layout, dataset)
-            record = declaration(layout, dataset) or {}
-            declare(layout, dataset, without_forms(record, taken.batches), fixed=FIXED)
+            declare(layout, dataset, partial(without_forms, batches=taken.batches), fixed=FIXED)
         except BaseException as error:
             if newest_version(layout, dataset) == before:
                 raise
@@ -234,23 +234,24 @@ def check_logs(readings: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _record(
-    layout: Layout,
-    dataset: str,
+    before: Mapping[str, Any],
     declared: Declared,
     window: Window,
     reading: dict[str, Any],
     plan: ReadPlan | None,
     results: Mapping[str, Any],
+    stored: dict[str, Any],
 ) -> dict[str, Any]:
-    """Give what is declared about a log: what was declared before, and what this call changes."""
+    """Give what is declared about a log: what is stored by now, and what this call changes of what was `before` it."""
     named = {name: reading[name] for name in ("lateness", "finished", "new_ids") if name in reading}
-    before = declaration(layout, dataset) or {}
     drops = {}
     if plan is not None:
-        drops = {"drop_duplicates": _drops(reading), "forms": with_form(layout, dataset, plan, next(iter(results), ""))}
+        drops = {"drop_duplicates": _drops(reading), "forms": with_form(stored, plan, next(iter(results), ""))}
     if plan is not None and {before.get("time_unit"), declared.time_unit}.isdisjoint({None, "step"}):
         declared = replace(declared, time_unit=before["time_unit"])  # that of a file; rows have microseconds anyway
-    return before | asdict(declared) | {"window": str(window), **named, **drops}
+    own = asdict(declared) | {"window": str(window)}
+    changed = {name: value for name, value in own.items() if value != before.get(name)}
+    return own | stored | changed | named | drops
 
 
 def _known_and_fresh(

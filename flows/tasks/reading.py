@@ -270,9 +270,9 @@ def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
     )
 
 
-def with_form(layout: Layout, dataset: str, plan: ReadPlan, batch: str) -> list[dict[str, Any]]:
-    """Give the forms of a dataset's files, with that of new ones, the first of which is `batch`."""
-    stored, new = _forms(layout, dataset), form_record(form_of(plan))
+def with_form(record: Mapping[str, Any], plan: ReadPlan, batch: str) -> list[dict[str, Any]]:
+    """Give the forms of a declaration, with that of new files, the first of which is `batch`."""
+    stored, new = record.get("forms") or [], form_record(form_of(plan))
     return stored if new in map(_without_batch, stored) else [*stored, new | {"batch": batch}]
 
 

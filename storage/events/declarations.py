@@ -1,33 +1,46 @@
 """Options for reading a log -> a JSON record under its name, from which a later retraining reads them."""
 
 import json
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from storage.bytes import checksums
-from storage.bytes.checksums import RecordDamaged, create_record, read_record, write_record, wrong_kind
+from storage.bytes.checksums import RecordDamaged, read_stamped_record, replace_record, wrong_kind
+from storage.bytes.files import Stamp
 from storage.events.versions import has_commits
 from storage.layout import Layout
+from storage.locks import alone
 
 OPTIONS = {"time_unit": "--time-unit", "bipartite": "--bipartite or --one-space"}
 
 
-def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tuple[str, ...] = ()) -> None:
+Change = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""The stored record, empty where there is none -> the record that follows it."""
+
+
+def declare(layout: Layout, dataset: str, record: Mapping[str, Any] | Change, *, fixed: tuple[str, ...] = ()) -> None:
     """Store the record; the keys in `fixed`, on which stored rows depend, may never change afterwards.
 
-    Of several first declarations at once, also from several machines, one is stored, and the others are compared with
-    it.
+    A function gives it from the stored one. Processes that declare at once, also on several machines, do so one after
+    another: a function is called again with the record that came meanwhile, so that nothing of that is lost.
 
     Raises:
         ValueError: a fixed key differs from the stored record.
         RecordDamaged: the stored record was changed.
     """
-    plain = json.loads(json.dumps(record))
-    known = declaration(layout, dataset)
-    named = plain | {"dataset": dataset}  # so that the record of another dataset in its place is noticed
-    if known is None and create_record(layout.declaration(dataset), named):
-        return
-    known = known or declaration(layout, dataset) or {}
+    with alone(layout, f"declaration-{dataset}"):
+        while True:
+            known, stamp = _stored(layout, dataset)
+            following = record(dict(known or {})) if callable(record) else record
+            plain = json.loads(json.dumps(following))
+            _check_fixed(dataset, known or {}, plain, fixed)
+            named = plain | {"dataset": dataset}  # so that the record of another dataset in its place is noticed
+            if plain == known or replace_record(layout.declaration(dataset), named, stamp):
+                return
+
+
+def _check_fixed(dataset: str, known: Mapping[str, Any], plain: Mapping[str, Any], fixed: tuple[str, ...]) -> None:
     for key in fixed:
         if key in known and known[key] != plain.get(key):
             raise ValueError(
@@ -35,8 +48,6 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
                 f"leave the option out, ingest under another name, or remove the log with `dyformer drop {dataset}` "
                 f"and ingest it again with {OPTIONS.get(key, key)}"
             )
-    if plain != known:
-        write_record(layout.declaration(dataset), named)
 
 
 def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> dict[str, Any] | None:
@@ -46,9 +57,14 @@ def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> d
         RecordDamaged: the record was changed, is another one, lacks a needed key, or is missing though the log has
             events.
     """
+    return _stored(layout, dataset, needed)[0]
+
+
+def _stored(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> tuple[dict[str, Any] | None, Stamp | None]:
+    """Read the record, and the stamp that `replace_record` expects."""
     remedy = f"remove the log with `dyformer drop {dataset}` and ingest its files again, with the options of before"
     address = layout.declaration(dataset)
-    record = read_record(address, remedy, partial(wrong_kind, checksums.Declaration))
+    record, stamp = read_stamped_record(address, remedy, partial(wrong_kind, checksums.Declaration))
     if record is None and has_commits(layout, dataset):
         raise RecordDamaged(address, "is missing, though the log has events", remedy)
     if record is not None and (other := _other(record, dataset)):
@@ -56,7 +72,7 @@ def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> d
     lacks = [key for key in needed if record is not None and key not in record]
     if lacks:
         raise RecordDamaged(address, f"lacks {', '.join(lacks)}", remedy)
-    return record
+    return record, stamp
 
 
 def _other(record: dict[str, Any], dataset: str) -> str | None:

@@ -1,5 +1,7 @@
 """`dyformer ingest` refuses a later file that does not continue the dataset: it names why, and stores nothing."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -398,6 +400,28 @@ def test_a_log_larger_than_memory_is_compared_too(ingest: Ingest, monkeypatch: p
     assert code == 1
     assert "its times are around 1970-01-01" in output
     assert "none is among the 70 known ones" in output
+
+
+def test_of_two_ingests_at_once_both_forms_and_options_are_declared(ingest: Ingest, monkeypatch: pytest.MonkeyPatch):
+    Path("first.log").write_text(BASES["s"])
+    ingest("first.log", "--window", "1d")
+    for name, mark, at in (("tab", "\t", NEW), ("semicolon", ";", range(600, 900))):
+        columns = HEADER.replace(",", mark), rows(at=at, form=mark.join(("{source}", "{target}", "{time}")))
+        Path(f"{name}.log").write_text("".join(columns))
+    declare = flows.tasks.ingest.declare
+
+    def while_another_ends(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(flows.tasks.ingest, "declare", declare)
+        command = [sys.executable, "-c", "from flows.cli import main; main()", "ingest", "mine", "--log", "tab.log"]
+        subprocess.run([*command, "--force", "--lateness", "2d"], check=True, timeout=120)
+        declare(*arguments, **options)
+
+    monkeypatch.setattr(flows.tasks.ingest, "declare", while_another_ends)
+    assert ingest("semicolon.log", "--force", "--window", "2d")[0] == 0
+    assert counted()[0] == 3
+    record = declaration(Layout.from_environment(), "mine") or {}
+    assert [form["separator"] for form in record["forms"]] == [",", "\t", ";"]
+    assert (record["lateness"], record["window"]) == ("2d", "2d")
 
 
 def test_the_forms_of_a_dataset_are_in_its_declaration(ingest: Ingest):

@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +390,20 @@ def test_a_log_is_known_by_its_name_later(tmp_path: Path):
     declare(layout, "mylog", RECORD, fixed=FIXED)
     assert declaration(Layout(str(tmp_path)), "mylog") == RECORD
     assert declaration(layout, "other") is None
+
+
+def test_of_declarations_at_once_none_is_lost(tmp_path: Path):
+    layout, together = Layout(str(tmp_path)), threading.Barrier(4)
+
+    def add(number: int) -> None:
+        together.wait(timeout=30)
+        for name in (f"{number} {time}" for time in range(5)):
+            declare(layout, "mylog", lambda record, name=name: RECORD | {"names": [*record.get("names", []), name]})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+    names = (declaration(layout, "mylog") or {})["names"]
+    assert sorted(names) == [f"{number} {time}" for number in range(4) for time in range(5)]
 
 
 def test_options_without_effect_on_stored_rows_may_change(tmp_path: Path):

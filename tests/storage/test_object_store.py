@@ -7,7 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import obstore
 import polars as pl
@@ -242,6 +244,24 @@ def test_a_declaration_is_stored(layout: Layout):
     declare(layout, "chat", {"window": "7d", "columns": ["a", "b"]})
     assert declaration(layout, "chat") == {"window": "7d", "columns": ["a", "b"]}
     assert declaration(layout, "shop") is None
+
+
+def test_a_declaration_follows_one_that_another_machine_stored_meanwhile(layout: Layout):
+    read: list[dict[str, Any]] = []
+
+    def with_column(record: dict[str, Any], name: str) -> dict[str, Any]:
+        read.append(record)
+        if len(read) == 1:  # a machine has no lock of another one
+            checksums.write_record(
+                layout.declaration("chat"), {"window": "7d", "columns": ["theirs"], "dataset": "chat"}
+            )
+        return {"window": "7d", "columns": [*record.get("columns", []), name]}
+
+    for columns in (["theirs", "ours"], ["theirs", "mine"]):  # the first record of a dataset, and a later one
+        read.clear()
+        declare(layout, "chat", partial(with_column, name=columns[-1]))
+        assert declaration(layout, "chat") == {"window": "7d", "columns": columns}
+        assert len(read) == 2
 
 
 def test_an_artifact_without_a_manifest_is_damage_once_its_writer_must_have_ended(
