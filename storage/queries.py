@@ -96,7 +96,8 @@ def open_views(layout: Layout, statement: str | None = None, on_damage: OnDamage
 
     `events`, `quarantine` and `nodes` have the column `dataset`. A table of an artifact has the keys of its address
     (dataset, version, until, settings, seed). Its view is named by its kind, or by kind and name where they differ:
-    `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`. Of what the champions
+    `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`. The `row_version` of a
+    step is that of the newest commit with an event up to its end. Of what the champions
     of all datasets have published, `latest_forecasts`, `latest_forecasts_new` (new links alone) and `latest_vectors`
     have the newest, and `ledger` has a row for each publication with what came of it (`precision_at_10`,
     `calibration_error`, ...), null as long as its step is not complete.
@@ -228,8 +229,10 @@ def _add_published(
 
 
 def _with_keys(layout: Layout, address: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Give rows of an artifact with the keys of its address."""
+    """Give rows of an artifact with the keys of its address; a row's own version is `row_version`."""
     _, keys = layout.describe(address)
+    if "version" in keys and "version" in rows.collect_schema():  # a step's, which may be older
+        rows = rows.rename({"version": "row_version"})
     return rows.with_columns(pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items())
 
 

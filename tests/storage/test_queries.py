@@ -93,6 +93,14 @@ def test_times_are_timestamps_and_integer_steps_have_columns_of_their_own(layout
     assert query(layout, "select typeof(arrival) from quarantine limit 1").rows() == [("TIMESTAMP",)]
 
 
+def test_the_version_of_a_step_stands_beside_that_of_its_snapshots(layout: Layout):
+    address = layout.artifact("snapshots", "chat", version=3, settings="abc")
+    steps = pl.DataFrame({"step": [1, 2, 3], "version": [1, 1, 3]})
+    write_artifact(address, {"steps": steps}, lineage("snapshots"))
+    found = query(layout, "select step, row_version, version from snapshots_steps where dataset = 'chat' order by 1")
+    assert found.rows() == [(1, 1, 3), (2, 1, 3), (3, 3, 3)]
+
+
 def test_a_part_of_an_artifact_is_in_no_view_and_is_named(layout: Layout):
     address = Path(layout.artifact("distances", "chat", version=1, until=3, settings="abc"))
     address.mkdir(parents=True)
