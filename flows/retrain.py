@@ -16,6 +16,7 @@ from dyformer.experiments.methods import USUAL_KINDS, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
 from flows.artifacts import show_first, show_report, show_tables
+from flows.console import drift_line
 from flows.service.managed import managed, stored_task
 from flows.stages import (
     Changes,
@@ -32,10 +33,10 @@ from flows.stages import (
     vectors_task,
 )
 from flows.tasks.complete_windows import complete_snapshots, later_windows
-from flows.tasks.drift import read_drift, send_alarm, write_drift
+from flows.tasks.drift import read_drift, send_again, send_alarm, write_drift
 from flows.tasks.evaluation.evaluate import Group, Posed, backtest_published, check_forecast, units_of
 from flows.tasks.evaluation.promote import promote_if_better, unranked
-from flows.tasks.finished import finished_report
+from flows.tasks.finished import finished_report, unsent_alarm
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import first_rows, write_first_forecasts
 from flows.tasks.publishing.ledger import write_outcomes
@@ -53,6 +54,7 @@ pause_task = stored_task(name="choose pause")(pause_of)
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(complete_snapshots)
 drift_task = stored_task(name="measure drift")(write_drift)
 alarm_task = stored_task(name="send alarm")(send_alarm)
+again_task = stored_task(name="send alarm again")(send_again)
 first_task = stored_task(name="first forecasts")(write_first_forecasts)
 promote_task = stored_task(name="promote if better")(promote_if_better)
 published_task = stored_task(name="backtest published")(backtest_published)
@@ -98,10 +100,7 @@ def retrain(
         return None
     finished = finished_report(snapshots, experiment, seed)
     if finished is not None:
-        layout = open_snapshots(snapshots).layout
-        if line := taken_back_line(layout, dataset):
-            print(line, flush=True)
-        track_task(layout)
+        _finish_again(snapshots, finished)
         return finished
     if as_of not in (None, "now") and (line := later_windows(snapshots)):
         print(line, flush=True)
@@ -109,7 +108,8 @@ def retrain(
     with _timed(seconds, "drift"):
         outcomes_task(snapshots)  # of earlier publications
         drift = drift_task(snapshots, experiment)
-        alarm = alarm_task(snapshots, drift)
+        alarms = read_drift(drift)[1]
+        alarm = alarm_task(snapshots, alarms)
         pause = None if from_scratch else pause_task(snapshots, experiment, drift)
     made = _challenged(snapshots, experiment, seed, seconds, pause, from_scratch=from_scratch)
     with _timed(seconds, "predict"):
@@ -123,13 +123,23 @@ def retrain(
         "promotion": made.promotion,
         "training": made.training,
         "challenger": {"title": made.contender.title, "models": list(made.contender.models)},
-        "drift": {"alarms": read_drift(drift)[1], "alarm": alarm},
+        "drift": {"alarms": alarms, "alarm": alarm},
         "baselines": sorted(baselines_of(USUAL_KINDS)),  # so that the page of the report imports no method
     }
     report = report_task(snapshots, rows, {**summary, "seconds": seconds}, experiment, seed)
     track_task(open_snapshots(snapshots).layout)
     show_report(report)
     return report
+
+
+def _finish_again(snapshots: str, report: str) -> None:
+    """Print what has become of a finished run since, and send what it could not send."""
+    opened = open_snapshots(snapshots)
+    if line := taken_back_line(opened.layout, opened.dataset):
+        print(line, flush=True)
+    if (drift := unsent_alarm(report)) and (became := again_task(snapshots, drift["alarms"])):
+        print(drift_line(drift | {"alarm": became}), flush=True)
+    track_task(opened.layout)
 
 
 def _challenged(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from flows.commands.temporary_server import is_temporary, use_temporary_server
-from flows.console import counts_line, plain_steps, print_report, printable, write_json
+from flows.console import counts_line, drift_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
 from flows.options import on_command_line
 from flows.service import TAG
@@ -60,12 +60,17 @@ def finished_run(
     if address is None:
         raise typer.Exit(NOTHING_TO_DO)
     seconds = round(time.monotonic() - started, 2)
-    from flows.tasks.finished import finished_report
+    from flows.tasks.finished import finished_report, unsent_alarm
     from flows.tasks.tracking.projection import project
     from storage.layout import Layout
 
     report = finished_report(address, experiment, seed)
     if report is not None:
+        if drift := unsent_alarm(report):
+            from flows.tasks.drift import send_again
+
+            if became := send_again(address, drift["alarms"]):
+                print_plan(drift_line(drift | {"alarm": became}))
         project(Layout.from_environment())  # as every run does that has new rows
     elif as_of not in (None, "now") and (line := later_windows(address)):
         if few:

@@ -24,13 +24,14 @@ from dyformer.evaluation.drift import (
 )
 from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.complete_windows import make_complete_snapshots
-from flows.tasks.made import made
+from flows.tasks.made import made, plan
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, read_bytes, read_table
-from storage.artifacts.made import Contents
+from storage.artifacts.made import Contents, Planned
 from storage.champions import complete_rows, ledger
 
 DRIFT, ALARMS, ALARM = "drift", "alarms.json", "alarm.json"
+SENT = "sent"
 WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting
 SECONDS_TO_SEND = 5.0
 NUM_PUBLISHED = 8  # newest forecasts that are compared, each with the one before
@@ -55,24 +56,33 @@ def write_drift(snapshots: str, experiment: Experiment) -> str:
     return made(opened, DRIFT, until=opened.num_steps, settings=settings, make=compare, code=(step_values,))
 
 
-def send_alarm(snapshots: str, drift: str) -> str:
+def send_alarm(snapshots: str, alarms: list[str]) -> str:
     """Post the alarms to the address in DYFORMER_ALARM_WEBHOOK, and return what became of it; never raises.
 
-    The same metrics of the same step and history raise one alarm. What became of it is stored after the request: if the
-    process ends between the two, the alarm is sent again.
+    The same metrics of the same step and history raise one alarm. That it was sent is stored after the request: if the
+    process ends between the two, or the request fails, the next run sends it again.
     """
-    opened, (_, alarms) = open_snapshots(snapshots), read_drift(drift)
     if not alarms:
         return "none"
-    alarm = made(
-        opened,
-        DRIFT,
-        until=opened.num_steps,
-        settings={"alarms": sorted(text.split(" ")[0] for text in alarms)},
-        make=lambda: {ALARM: json.dumps(_posted(opened, alarms)).encode()},
-        code=(),  # an alarm is not sent again where the code changes
-    )
-    return json.loads(read_bytes(alarm, ALARM))
+    opened = open_snapshots(snapshots)
+    alarm = _planned_alarm(opened, alarms)
+    became = SENT if alarm.is_current else _posted(opened, alarms)
+    if became == SENT:
+        alarm.made(lambda: {ALARM: json.dumps(became).encode()})
+    return became
+
+
+def send_again(snapshots: str, alarms: list[str]) -> str | None:
+    """Post the alarms of a finished run that was not sent; None where it was, or where no address is set."""
+    if not os.environ.get(WEBHOOK) or _planned_alarm(open_snapshots(snapshots), alarms).is_current:
+        return None
+    return send_alarm(snapshots, alarms)
+
+
+def _planned_alarm(opened: Snapshots, alarms: list[str]) -> Planned:
+    settings = {"alarms": sorted(text.split(" ")[0] for text in alarms)}
+    # An alarm is not sent again where the code changes.
+    return plan(opened, DRIFT, until=opened.num_steps, settings=settings, code=())
 
 
 def read_drift(address: str) -> tuple[pl.DataFrame, list[str]]:
@@ -97,7 +107,7 @@ def _posted(opened: Snapshots, alarms: list[str]) -> str:
     try:
         request = urllib.request.Request(address, json.dumps(record).encode(), headers)  # noqa: S310, checked above
         with urllib.request.urlopen(request, timeout=SECONDS_TO_SEND):  # noqa: S310
-            return "sent"
+            return SENT
     except urllib.error.HTTPError as error:
         return f"not sent, because the webhook returned the status {error.code}"
     except (OSError, ValueError, HTTPException) as error:  # without its text, which may hold the secret of the address

@@ -55,6 +55,12 @@ def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> st
     return report.address if is_there else None
 
 
+def unsent_alarm(report: str) -> dict[str, Any] | None:
+    """Return what a report has of its drift, if it raised an alarm that this run did not send."""
+    drift = json.loads(read_bytes(report, SUMMARY))["drift"]
+    return drift if drift["alarms"] and drift["alarm"] != "sent" else None
+
+
 def lacks_published(
     layout: Layout, dataset: str, experiment: Experiment, seed: int, note: Callable[[str], None] = lambda problem: None
 ) -> bool:

@@ -29,8 +29,26 @@ def test_what_mlflow_lacks_is_sent_by_a_run_without_new_rows(monkeypatch: pytest
     monkeypatch.setattr(projection, "project", sent.append)
     for found in (None, "address"):
         monkeypatch.setattr(finished, "finished_report", lambda *arguments, found=found: found)
+        monkeypatch.setattr(finished, "unsent_alarm", lambda report: None)
         assert finished_run("mylog", {}, Experiment(), 0, None, few=False) == (found, pytest.approx(0, abs=1))
     assert len(sent) == 1  # without a report the run itself sends them
+
+
+def test_an_alarm_that_was_not_sent_is_sent_by_a_run_without_new_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr(ingest, "ingest_log", lambda *arguments: COUNTS)
+    monkeypatch.setattr(complete_windows, "make_complete_snapshots", lambda *arguments, show: "snapshots")
+    monkeypatch.setattr(projection, "project", lambda layout: None)
+    monkeypatch.setattr(finished, "finished_report", lambda *arguments: str(tmp_path))
+    monkeypatch.setattr(finished, "read_bytes", lambda address, name: (Path(address) / name).read_bytes())
+    sent: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr("flows.tasks.drift.send_again", lambda *alarm: sent.append(alarm) or "sent")
+    for alarms, became in (([], "none"), (["interactions fell"], "sent"), (["interactions fell"], "not sent, because")):
+        (tmp_path / SUMMARY).write_text(json.dumps({"drift": {"alarms": alarms, "alarm": became}}))
+        finished_run("mylog", {}, Experiment(), 0, None, few=False)
+    assert sent == [("snapshots", ["interactions fell"])]
+    assert capsys.readouterr().out.count("drift: interactions fell; alarm sent") == 1
 
 
 def test_it_loads_nothing_that_trains_evaluates_or_draws():

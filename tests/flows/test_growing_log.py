@@ -1,6 +1,7 @@
 """A log that grows by drops: what a retraining does at each, with the tasks called directly and few methods."""
 
 import json
+import os
 import random
 import re
 import threading
@@ -561,9 +562,35 @@ def test_an_alarm_that_cannot_be_sent_names_no_address(
         assert problem in summary["drift"]["alarm"]
         assert "token" not in str(summary)
         assert "passwd" not in str(summary)
-        [alarm] = Path(Layout.from_environment().root).rglob("alarm.json")
-        for made in (report, str(alarm.parent)):  # as after a kill in the middle of a run
-            files.remove_folder(made)
+        assert not list(Path(Layout.from_environment().root).rglob("alarm.json"))
+        files.remove_folder(report)  # as after a kill in the middle of a run
+
+
+@pytest.mark.usefixtures("equal_costs")
+def test_an_alarm_that_could_not_be_sent_is_sent_once_by_a_later_run(
+    drop: Callable[..., Any],
+    trainings: list[int],
+    webhook: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    address = os.environ["DYFORMER_ALARM_WEBHOOK"]
+    monkeypatch.setenv("DYFORMER_ALARM_WEBHOOK", "http://127.0.0.1:9/token")
+    report = drop(*[row for number in range(6) for row in day(number)], at(5, 5), at(6, 1), at(7, 0))
+    assert read_report(report)[1]["drift"]["alarm"].startswith("not sent, because the webhook failed")
+    capsys.readouterr()
+    assert drop() == report
+    assert "alarm not sent, because the webhook failed" in capsys.readouterr().out
+    monkeypatch.delenv("DYFORMER_ALARM_WEBHOOK")
+    assert drop() == report
+    assert "alarm" not in capsys.readouterr().out
+    monkeypatch.setenv("DYFORMER_ALARM_WEBHOOK", address)
+    assert drop() == report
+    assert "alarm sent" in capsys.readouterr().out
+    assert drop() == report
+    assert "alarm" not in capsys.readouterr().out
+    assert [alarm["step"] for alarm in webhook] == [7]
+    assert webhook[0]["alarms"] == read_report(report)[1]["drift"]["alarms"]
 
 
 @pytest.mark.usefixtures("equal_costs")
