@@ -11,7 +11,7 @@ from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_byt
 from storage.bytes import files
 from storage.bytes.checksums import Damaged, link_in, no_folder_at
 from storage.bytes.files import ReadFailed
-from storage.champions import MISSING, champion_problems, repair_champion
+from storage.champions import MISSING, PUBLICATIONS, champion_problems, repair_champion
 from storage.events import versions
 from storage.events.declarations import declaration
 from storage.events.versions import TableDamaged, Version
@@ -206,7 +206,11 @@ def _of_mark(location: str) -> Iterator[Fault]:
 
 
 def _removal(address: str) -> Repair:
-    then = f"the next run {'trains' if f'/{CHECKPOINTS}/' in address else 'makes'} it again from the events"
+    if f"/{PUBLICATIONS}/" in address:
+        then = "the ledger lacks this publication, which nothing makes again once another one followed"
+    else:
+        made = "trains" if f"/{CHECKPOINTS}/" in address else "makes"
+        then = f"the next run that needs it {made} it again from the events"
     action = partial(_remove_artifact, address)
     return Repair(before=f"`--repair` removes it, and {then}", after=f"removed; {then}", action=action)
 

@@ -63,8 +63,9 @@ def pair_weights(
 
 def _positions(node_S: NDArray[np.int64], end_Q: NDArray[np.int64]) -> NDArray[np.int64]:
     position_Q = np.searchsorted(node_S, end_Q)
-    # Another node stands at the position of one that was not resampled.
-    assert not len(end_Q) or np.array_equal(node_S.take(position_Q, mode="clip"), end_Q), "a node was not resampled"
+    # Another node stands at the position of one that was not resampled. Ends of rows that were taken back are NaN.
+    found_Q = node_S.take(position_Q, mode="clip") if len(end_Q) else end_Q
+    assert np.array_equal(found_Q, end_Q, equal_nan=True), "a node was not resampled"
     return position_Q
 
 

@@ -24,7 +24,7 @@ from storage.artifacts.code import code_version
 from storage.bytes import checksums, files
 from storage.bytes.checksums import CHANGED, Damaged, fault_of, is_below, link_in, readable, sha256, wrong_kind
 
-MANIFEST = "manifest.json"
+MANIFEST = files.MANIFEST
 MARK = "tracked.json"  # beside a finished result that is in MLflow
 TRACKED_KINDS = ("training", "report", "benchmark", "study", "audit", "outcomes", "rollback")  # of these results
 PENDING = "pending"  # folder of the store with a file for each result that is not yet known to be in MLflow
@@ -286,13 +286,30 @@ def _publish_remote(address: str, encoded: dict[str, bytes], lineage: Lineage) -
     # An object store has no rename. The files carry their checksum in the name, so that no writer touches the files
     # of another writer, and the manifest is written last.
     stored = {name: _with_checksum(name, content) for name, content in encoded.items()}
+    replaced = _replaced_long_ago(address)
     for name, content in encoded.items():
         files.write_bytes(f"{address}/{stored[name]}", content)
     if not _has_manifest(address, _manifest_bytes(lineage, encoded, stored), lineage):
         return
-    # Files of replaced artifacts stay for a day, because others may be reading them, or writing the same names.
-    for location in set(files.find(address)) - {f"{address}/{name}" for name in (MANIFEST, *stored.values())}:
+    for location in replaced - {f"{address}/{name}" for name in stored.values()}:
         files.remove_old(location)
+
+
+def _replaced_long_ago(address: str) -> set[str]:
+    """List the files that the present artifact has replaced, if it was written more than a day ago.
+
+    Others may be reading them until then, or writing the same names. Without an artifact they are of killed writers.
+    """
+    location = f"{address}/{MANIFEST}"
+    try:
+        if time.time() - files.modified(location) < files.LEFTOVER_SECONDS:
+            return set()
+        record = record_of(address) or {"files": {}}
+    except FileNotFoundError:
+        record = {"files": {}}
+    except ArtifactDamaged:
+        return set()
+    return set(files.find(address)) - {location, *(f"{address}/{entry['path']}" for entry in record["files"].values())}
 
 
 def _has_manifest(address: str, content: bytes, lineage: Lineage) -> bool:

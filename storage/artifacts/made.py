@@ -13,6 +13,7 @@ Contents = Mapping[str, pl.DataFrame | bytes]
 
 HISTORY = "history"  # the input of an artifact that is made of the steps up to one: the digest of these
 OF_TRAINING = ("model", "times", "pretrain", "finetune")
+PUBLISHED = ("forecasts", "vectors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +42,16 @@ def address_of(layout: Layout, lineage: Lineage) -> str:
     """Give the address of an artifact. Its seed is the setting `seed`.
 
     The code and the history are a part of the address of weights, so that other code trains a challenger and leaves
-    the champion's weights, and the same history has the same address, whatever rows come later. An artifact of another
-    kind is replaced when its code changes.
+    the champion's weights, and the same history has the same address, whatever rows come later. The code and all
+    inputs are a part of that of forecasts and vectors, so that what was published stays as it was. An artifact of
+    another kind is replaced when its code changes.
     """
     settings = lineage.settings_hash
     if lineage.kind in OF_TRAINING:
         history = lineage.inputs.get(HISTORY)
         settings = settings_hash({"settings": settings, "code": lineage.code_version, HISTORY: history})
+    if lineage.kind in PUBLISHED:
+        settings = settings_hash({"settings": settings, "code": lineage.code_version, "inputs": lineage.inputs})
     keys = {"version": lineage.table_version, "until": lineage.until, "settings": settings}
     keys["seed"] = lineage.settings.get("seed")
     _, names = KINDS[lineage.kind]

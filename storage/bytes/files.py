@@ -32,6 +32,7 @@ WRITE_REMEDIES = {
     errno.EIO: "check the disk",
 }
 READ_REMEDY = "check the disk and your rights"
+MANIFEST = "manifest.json"  # of an artifact
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as temporary_name writes them
 COPY_BYTES = 1 << 22
 REMOTE_READERS = 16
@@ -282,10 +283,11 @@ def remove(address: str) -> None:
 def remove_folder(folder: str) -> None:
     """Delete a folder and all below it; a local one disappears in one rename. A missing folder is no error.
 
+    In an object store manifests go before other files, so that a reader finds a whole artifact or none.
     Of a symbolic link only the link is deleted; a file in place of a folder is deleted.
     """
     if is_remote(folder):
-        for address in find(folder):
+        for address in sorted(find(folder), key=lambda each: each.rpartition("/")[2] != MANIFEST):
             remove(address)
     elif Path(folder).is_symlink() or Path(folder).is_file():  # a link's target is no part of the store
         Path(folder).unlink()

@@ -25,11 +25,12 @@ from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
-from storage.artifacts.artifact import read_bytes, read_table, write_artifact
+from storage.artifacts.artifact import digest, read_bytes, read_table, write_artifact
 from storage.bytes import files
 from storage.champions import champion_problems, champions, complete_rows, latest, ledger, outcomes, publications
 from storage.layout import FORECAST, Layout
 from storage.queries import query
+from storage.verification import faults, repaired
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -159,6 +160,36 @@ def test_forecasts_of_the_champion_alone_are_published_and_once(snapshots: str):
     assert abs(row[11] - datetime.now(UTC).replace(tzinfo=None)) < timedelta(minutes=5)
     assert publish(snapshots, Contender(title="EdgeBank (last)"), forecasts, None) is None
     assert latest(layout(), "mylog") == {"forecasts": forecasts}
+
+
+def test_what_was_published_stays_when_other_code_makes_it_anew(
+    snapshots: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+):
+    first = published_by_l3(snapshots)
+    before = digest(first), publications(layout(), "mylog").to_dicts()
+    monkeypatch.setattr("flows.tasks.snapshots.code_digest", lambda *modules: "other code")
+    second = published_by_l3(snapshots)
+    assert second != first
+    assert (digest(first), publications(layout(), "mylog").to_dicts()[:1]) == before
+    assert publications(layout(), "mylog").select("number", "step").rows() == [(1, 6), (2, 6)]
+    assert latest(layout(), "mylog") == {"forecasts": second}
+
+
+def test_the_record_of_a_publication_that_a_repair_removes_is_written_again_for_the_newest_one(
+    snapshots: str,  # noqa: F811
+):
+    published_by_l3(snapshots)
+    before = publications(layout(), "mylog").drop("published_at")
+    [table] = files.find(layout().artifacts("publications", "mylog"), "publications.parquet")
+    files.write_bytes(table, b"damaged")
+    [fault] = [each for each in faults(layout(), "mylog") if each.address == table]
+    done = repaired(layout(), "mylog", fault)
+    assert done is not None
+    assert "the ledger lacks this publication" in done
+    assert publications(layout(), "mylog").is_empty()
+    published_by_l3(snapshots)
+    assert publications(layout(), "mylog").drop("published_at").equals(before)
 
 
 def test_the_view_of_the_latest_forecasts_has_one_artifact_a_dataset(snapshots: str, tmp_path: Path):  # noqa: F811

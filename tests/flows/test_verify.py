@@ -47,13 +47,11 @@ def test_verify_prints_a_line_for_each_damaged_part_and_repairs(layout: Layout, 
     flipped(edges)
     assert run("verify", "mine") == 1
     printed = capsys.readouterr().out
-    assert (
-        f"{edges} was changed after it was written: `--repair` removes it, and the next run makes it again" in printed
-    )
+    assert f"{edges} was changed after it was written: `--repair` removes it, and the next run that needs it" in printed
     assert run("verify", "other") == 0
     assert run("verify", "--repair") == 0
     printed = capsys.readouterr().out
-    assert f"{edges} was changed after it was written: removed; the next run makes it again from the events" in printed
+    assert f"{edges} was changed after it was written: removed; the next run that needs it makes it again" in printed
     assert "--repair" not in printed
     assert run("verify") == 0
     assert make_snapshots("mine")

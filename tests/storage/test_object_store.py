@@ -290,15 +290,41 @@ def test_a_replaced_artifact_leaves_no_mark_that_mlflow_has_it(layout: Layout):
     assert due(layout) == [address]
 
 
-def test_old_files_of_a_replaced_artifact_are_removed_after_a_day(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_old_files_of_a_replaced_artifact_are_removed_a_day_after_it_was_replaced(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    """The time at which they were written does not count: readers of the replaced artifact may have begun just now."""
+    modified, old = files.modified, [""]
+
+    def two_days_ago(location: str) -> float:
+        return modified(location) - (2 * 86_400 if old[0] in location else 0)
+
+    monkeypatch.setattr(files, "modified", two_days_ago)
+    address = layout.artifact("snapshots", "uci", version=1, settings="ab")
+
+    def written(number: int) -> set[str]:
+        contents = CONTENTS if number == 1 else {"edges": EDGES.head(number - 1)}
+        write_artifact(address, contents, Lineage(kind="x", dataset="uci", table_version=number))
+        return set(files.find(address)) - {f"{address}/manifest.json"}
+
+    first = written(1)
+    second = written(2) - first
+    assert (len(first), len(second)) == (2, 1)
+    assert written(2) == first | second
+    assert first < set(files.find(address))  # replaced just now, though written two days ago
+    third = written(3) - second
+    assert len(third) == 1  # the second artifact is two days old, so that the first was replaced by then
+    old[0] = ".parquet"  # and not the manifest, so that the second artifact was replaced just now
+    assert second | third < written(4)
+
+
+def test_the_manifest_of_a_removed_artifact_goes_first(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
-    newer = Lineage(kind="x", dataset="uci", table_version=9)
-    write_artifact(address, {"edges": EDGES.head(1)}, newer)
-    assert len(files.find(address)) == 4
-    monkeypatch.setattr(files, "LEFTOVER_SECONDS", -60)
-    write_artifact(address, {"edges": EDGES.head(2)}, Lineage(kind="x", dataset="uci", table_version=10))
-    assert len(files.find(address)) == 2
-    assert read_table(address, "edges").height == 2
+    removed: list[str] = []
+    monkeypatch.setattr(files, "remove", removed.append)
+    files.remove_folder(address)
+    assert removed[0] == f"{address}/manifest.json"
+    assert len(removed) == len(CONTENTS) + 1
 
 
 def test_a_damaged_table_in_an_object_store_is_named(layout: Layout):
