@@ -4,9 +4,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.tasks.complete_windows import complete_until
 from flows.tasks.evaluation.promote import MISSING, MOST_TRIES, champion_of, is_usable
-from flows.tasks.publishing.publications import ROLLBACK, publish_again
+from flows.tasks.publishing.publications import ROLLBACK, is_late, publish_again
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
 from storage.artifacts.artifact import lineage_of, manifest, read_bytes
@@ -117,13 +116,6 @@ def _missing(layout: Layout, record: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_late(layout: Layout, dataset: str, forecasts: str) -> bool:
-    """Whether the step of forecasts is complete by now."""
-    newest = lineage_of(layout.absolute(forecasts)).max_event_time
-    assert newest is not None
-    return complete_until(layout, dataset) > newest + 1
-
-
 def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, number: int | None) -> dict[str, Any]:
     """Give the record of an earlier champion as that of the present one."""
     earlier = [] if record is None else record.get("earlier", [])
@@ -151,6 +143,6 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
             **published,
             "number": next_publication(layout, dataset, record),
             "published_at": changes["since"],
-            "late": _is_late(layout, dataset, published["forecasts"]),
+            "late": is_late(layout, dataset, layout.absolute(published["forecasts"])),
         }
     return {**target, **succession(record), **changes, "tests": {**target["tests"], **again}}

@@ -59,11 +59,18 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
                 "step": until + 1,
                 **addresses,
                 "published_at": now(),
-                "late": complete_until(layout, dataset) > opened.time("end_time", until),
+                "late": is_late(layout, dataset, forecasts),
             }
             if replace_champion(layout, dataset, {**record, "published": published}, stamp):
                 return _written(layout, dataset, {**record, "published": published})
     raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+
+
+def is_late(layout: Layout, dataset: str, forecasts: str) -> bool:
+    """Whether the step of forecasts is complete by now."""
+    newest = lineage_of(forecasts).max_event_time
+    assert newest is not None
+    return complete_until(layout, dataset) > newest + 1  # where their step begins
 
 
 def taken_back_line(layout: Layout, dataset: str) -> str | None:
