@@ -78,7 +78,10 @@ def export(
             " PGPASSWORD or ~/.pgpass"
         ),
     ],
-    kind: Annotated[Literal["parquet", "csv"], typer.Option("--format", help="of the files")] = "parquet",
+    kind: Annotated[
+        Literal["parquet", "csv"] | None,
+        typer.Option("--format", help="of the files (by default parquet)", show_default=False),
+    ] = None,
 ) -> None:
     """Write the forecasts and vectors that were published last, and the ledger, to files or to a database."""
     from flows.tasks.publishing.export import export as write

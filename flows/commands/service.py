@@ -2,6 +2,7 @@
 
 import sqlite3
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from flows.console import ongoing, print_frame, print_json, printable
 from flows.ending import FAILED
-from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_reading
+from flows.options import DEFAULTS, AsJson, AsOf, Changes, Seed, experiment_from, on_command_line, with_reading
 
 
 def register(app: typer.Typer) -> None:
@@ -77,6 +78,22 @@ def deploy(
         _print(line)
 
 
+def _check_action(
+    actions: Mapping[str, bool], options: Mapping[str, Any], reading: Mapping[str, Any], *, as_json: bool
+) -> None:
+    """Raise BadParameter unless one action is given, and for options that have no effect beside it."""
+    given = [name for name, is_given in actions.items() if is_given]
+    if len(given) != 1:
+        raise typer.BadParameter("give one of --cron or --interval, --list, --remove, --pause, --resume")
+    [action] = given
+    more = ["--json"] if as_json and action != "--list" else []
+    if action not in ("--cron", "--interval"):
+        more += [name for name, value in options.items() if value]
+        more += [on_command_line(f"`{name}`") for name, value in reading.items() if value != DEFAULTS.get(name)]
+    if more:
+        raise typer.BadParameter(f"without effect beside {action}: leave out {' and '.join(more)}")
+
+
 @with_reading
 def schedule(  # noqa: PLR0913, because each option is an argument
     reading: dict[str, Any],
@@ -102,9 +119,18 @@ def schedule(  # noqa: PLR0913, because each option is an argument
 
     A run that is due while the one before it still runs does nothing: it ends as Cancelled, with the reason.
     """
-    wanted = [list_all, remove, pause, resume, cron is not None or interval is not None]
-    if sum(wanted) != 1:
-        raise typer.BadParameter("give one of --cron or --interval, --list, --remove, --pause, --resume")
+    _check_action(
+        {
+            "--list": list_all,
+            "--remove": remove,
+            "--pause": pause,
+            "--resume": resume,
+            "--cron" if interval is None else "--interval": cron is not None or interval is not None,
+        },
+        {"--timezone": timezone, "--gpu": gpu, "--as-of": as_of, "--set": changes, "--seed": seed},
+        reading,
+        as_json=as_json,
+    )
     if dataset is None and not list_all:
         raise typer.BadParameter("name the dataset: dyformer schedule DATASET ...")
     from flows.service import schedules

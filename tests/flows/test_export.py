@@ -170,3 +170,14 @@ def test_an_empty_folder_name_takes_no_export(to: str, tmp_path: Path, monkeypat
     with pytest.raises(DatabaseFailed, match="--to is empty: expected a folder"):
         export("mylog", to)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_database_takes_no_format_of_files(forecasts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    to = f"sqlite:///{tmp_path / 'out.db'}"
+    for kind in ("csv", "parquet"):
+        with pytest.raises(SystemExit) as ending:
+            main(["export", "mylog", "--to", to, "--format", kind])
+        assert ending.value.code == 1
+        assert f"leave out --format {kind}" in capsys.readouterr().err
+    assert not (tmp_path / "out.db").exists()
+    assert export("mylog", to) == ["dyformer_forecasts", "dyformer_ledger"]

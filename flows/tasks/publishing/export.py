@@ -24,7 +24,7 @@ KEYS = {
 """Tables of an export, and the columns that identify a row in a database."""
 
 
-def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
+def export(dataset: str, to: str, kind: Format | None = None) -> list[str]:
     """Write the forecasts and vectors that were published last, and the ledger; return the files or tables written.
 
     Each row has `published_at`, and a forecast has `valid_from`, `valid_to` and `method`; all times are in UTC.
@@ -37,14 +37,17 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
     Args:
         dataset: name of the log.
         to: a folder, `s3://bucket/prefix`, `postgresql://user@host/database` or `sqlite:///file`, without a password.
-        kind: of the files.
+        kind: of the files, by default "parquet".
 
     Raises:
-        ValueError: there is no publication.
+        ValueError: there is no publication, or a database is to have a kind of files.
         MixedSpaces: the vectors are of several spaces.
         DatabaseFailed: the database cannot be reached or refuses, or its address has a password or is of another kind.
     """
     _check(to)
+    if is_database(to) and kind is not None:
+        raise ValueError(f"a database has no files of a format: leave out --format {kind}, or name a folder")
+    kind = kind or "parquet"
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
     found = latest_tables(layout, dataset)

@@ -125,6 +125,24 @@ def test_a_command_without_one_clear_wish_is_wrong_usage(run: Run, arguments: tu
     assert run(*arguments)[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (("mine", "--remove", "--set", "model.num_layers=2"), "beside --remove: leave out --set"),
+        (("mine", "--pause", "--gpu", "--seed", "3"), "beside --pause: leave out --gpu and --seed"),
+        (("mine", "--resume", "--timezone", "Europe/Berlin"), "beside --resume: leave out --timezone"),
+        (("mine", "--resume", "--as-of", "now"), "beside --resume: leave out --as-of"),
+        (("mine", "--remove", "--log", "in/", "--max-bad", "5%"), "beside --remove: leave out --log and --max-bad"),
+        (("mine", "--pause", "--json"), "beside --pause: leave out --json"),
+        (("mine", "--interval", "6h", "--json"), "beside --interval: leave out --json"),
+        (("--list", "--window", "7d"), "beside --list: leave out --window"),
+    ],
+)
+def test_options_without_effect_are_refused(run: Run, arguments: tuple[str, ...], wrong: str) -> None:
+    code, printed = run(*arguments)
+    assert (code, f"without effect {wrong}" in " ".join(printed.replace("│", " ").split())) == (2, True), printed
+
+
 def test_a_misspelt_setting_is_refused_before_anything_is_sent(run: Run) -> None:
     code, printed = run("other", "--interval", "6h", "--set", "model.num_layer=2")
     assert (code, "model.num_layer" in printed) == (1, True)
