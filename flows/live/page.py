@@ -17,7 +17,7 @@ from flows.console import printed_probability
 from flows.tasks.live import ranking_record
 from storage.artifacts.artifact import ArtifactMissing, read_table
 from storage.bytes.checksums import Damaged
-from storage.champions import ledger, publications
+from storage.champions import complete_rows, ledger, publications
 
 if TYPE_CHECKING:
     from flows.live.service import LiveService
@@ -175,7 +175,7 @@ def _forecast_parts(service: "LiveService", source: str) -> Iterable[str]:
 
 
 def _ledger_parts(service: "LiveService") -> Iterable[str]:
-    complete = ledger(service.layout, service.dataset).filter(pl.col("num_pairs").is_not_null()).tail(NUM_STEPS)
+    complete = complete_rows(ledger(service.layout, service.dataset)).tail(NUM_STEPS)
     if complete.is_empty():
         return
     yield "<p>What came of the newest complete forecasts, all nodes:</p>"
