@@ -28,6 +28,10 @@ EPOCHS = ("first_epochs", "epochs")
 """Fields of a method with a number of epochs; none: as many as its other settings give."""
 
 
+class NotFinite(ValueError):
+    """What a training or a method gave is NaN or infinite."""
+
+
 class NoVectors(ValueError):
     """A method with stored weights has none that were trained on the steps of a graph alone."""
 

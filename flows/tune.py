@@ -1,5 +1,6 @@
 """A dataset and titles of methods -> the settings that a search of each one's grid chooses."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ class Searched(NamedTuple):
             title: {
                 "settings": best(tried).settings,
                 "auc": round(best(tried).score, 4),
-                "usual_auc": round(tried[0].score, 4),
+                "usual_auc": None if math.isnan(tried[0].score) else round(tried[0].score, 4),
                 "trials": len(tried),
                 "max_epochs": self.max_epochs,
                 "chosen_on": self.steps,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
-from dyformer.embedder import Embed, Embedder, LabelledStep, NoVectors
+from dyformer.embedder import Embed, Embedder, LabelledStep, NotFinite, NoVectors
 from dyformer.graphs.prepared_graph import PreparedGraph
 
 NUM_FITTED = 2  # steps of which FittedOnce keeps vectors
@@ -89,7 +89,7 @@ def checked_scores(name: str, score_P: Any, num_pairs: int, step: int) -> NDArra
     if score_P.shape != (num_pairs,):
         raise ValueError(f"{name}: found scores of shape {score_P.shape}: expected {num_pairs} scores of step {step}")
     if num_broken := int((~np.isfinite(score_P)).sum()):
-        raise ValueError(
+        raise NotFinite(
             f"{name}: {num_broken} of {num_pairs} scores of step {step} are not finite: expected finite numbers"
         )
     return score_P
@@ -103,6 +103,6 @@ def _check_vectors(name: str, vectors_ND: NDArray[np.floating], num_nodes: int, 
         )
     if not np.isfinite(vectors_ND).all():
         num_broken = int((~np.isfinite(vectors_ND).all(axis=1)).sum())
-        raise ValueError(
+        raise NotFinite(
             f"{name}: {num_broken} of {num_nodes} vectors for step {step} are not finite: expected finite numbers"
         )

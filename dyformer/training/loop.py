@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dyformer.embedder import NotFinite
 from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import LinkTask, PairBatch, PairSource
 from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
@@ -73,7 +74,7 @@ class NothingToLearn(ValueError):
     """A history without links to train on."""
 
 
-class TrainingDiverged(ValueError):
+class TrainingDiverged(NotFinite):
     """A training with a loss or with weights that are NaN or infinite."""
 
 

@@ -1,6 +1,7 @@
 """The command `tune`: a dataset and methods -> the best of the tried settings of each."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,6 +85,10 @@ def _check_budget(title: str, own: dict[str, Any], trials: int, max_epochs: int 
         )
 
 
+def _auc(score: float) -> str:
+    return "diverged" if math.isnan(score) else f"{100 * score:.2f}"
+
+
 def _table(tried: list[Any]) -> Any:
     import polars as pl
 
@@ -91,7 +96,7 @@ def _table(tried: list[Any]) -> Any:
 
     winner = best(tried)
     rows = [
-        {**{name: str(value) for name, value in each.settings.items()}, "AUC": f"{100 * each.score:.2f}"}
+        {**{name: str(value) for name, value in each.settings.items()}, "AUC": _auc(each.score)}
         | {"chosen": "x" if each is winner else ""}
         for each in tried
     ]

@@ -27,7 +27,7 @@ from dyformer.scoring.metrics import auc
 
 
 class Tried(NamedTuple):
-    """A point of a grid, and its score: a higher one is better."""
+    """A point of a grid, and its score: a higher one is better, and NaN is that of a training that diverged."""
 
     settings: dict[str, Any]
     score: float
@@ -61,8 +61,8 @@ def search(
 
     The first is `usual`. Of a grid with more points the others are those of the tree-structured Parzen estimator
     (Bergstra et al., 2011; Optuna's), whose first ten draws are random and whose choices depend on the seed and the
-    scores alone: a search that starts again with known scores tries the same points. No point is tried twice. Raises as
-    points_of does.
+    scores alone: a search that starts again with known scores tries the same points. No point is tried twice; one with
+    the score NaN counts as a trial. Raises as points_of does.
     """
     listed = points_of(grid, usual, num_trials)
     if listed is not None:
@@ -88,8 +88,14 @@ def search(
 
 
 def best(tried: list[Tried]) -> Tried:
-    """Return the point with the best score, of equal ones the first: usual settings stay where none are better."""
-    return max(tried, key=lambda each: each.score)
+    """Return the point with the best score, of equal ones the first: usual settings stay where none are better.
+
+    Raises ValueError where every training has diverged.
+    """
+    scored = [each for each in tried if not np.isnan(each.score)]
+    if not scored:
+        raise ValueError(f"all {len(tried)} points of the grid diverged, the usual settings too: nothing is chosen")
+    return max(scored, key=lambda each: each.score)
 
 
 def _study(grid: Mapping[str, tuple[Any, ...]], seed: int) -> tuple[Any, dict[str, Callable[[Any], Any]]]:

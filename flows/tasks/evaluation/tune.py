@@ -1,12 +1,13 @@
 """Snapshots, a method and its settings -> their score on steps before the first reported one, stored once."""
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import polars as pl
 
-from dyformer.embedder import Embedder
+from dyformer.embedder import Embedder, NotFinite
 from dyformer.evaluation.protocols.protocol import first_evaluated_step
 from dyformer.experiments.methods import METHODS, Variation, capped
 from dyformer.experiments.settings import Experiment, as_record
@@ -27,7 +28,10 @@ def steps_to_tune_on(snapshots: str) -> PastSteps:
 
 
 def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment: Experiment, seed: int = 0) -> str:
-    """Score settings of a method on the steps of steps_to_tune_on, unless they are scored; return the address."""
+    """Score settings of a method on the steps of steps_to_tune_on, unless they are scored; return the address.
+
+    The score is NaN where the training diverges: the search goes on with other settings.
+    """
     opened = open_snapshots(snapshots)
     method, config = capped(with_settings(METHODS[title], settings), experiment.max_epochs), experiment.graph
     if isinstance(method, Variation):
@@ -38,7 +42,10 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
     def scores() -> dict[str, pl.DataFrame]:
         assert isinstance(method, Embedder)
         graph, steps, parts = _past(snapshots, digest(snapshots))
-        values = macro_auc(title, method, graph, steps, config=config, seed=seed)
+        try:
+            values = macro_auc(title, method, graph, steps, config=config, seed=seed)
+        except NotFinite:
+            values = [math.nan] * len(steps)
         return {"tuning": pl.DataFrame({"method": title, "parts": parts, "step": steps, "auc": values})}
 
     code = project_modules(macro_auc, *method_code(method))
@@ -46,7 +53,7 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
 
 
 def tuning_score(address: str) -> float:
-    """Return the mean over steps of the AUC that a trial has."""
+    """Return the mean over steps of the AUC that a trial has; NaN for settings that diverged."""
     return float(read_table(address, "tuning")["auc"].to_numpy().mean())
 
 

@@ -55,6 +55,13 @@ def peak(point: dict[str, Any]) -> float:
     return -abs(point["a"] - 5) - (point["b"] != "z")
 
 
+def test_of_trainings_that_all_diverged_none_is_the_best():
+    tried = [Tried({"a": value}, math.nan) for value in (1, 2)]
+    assert best([*tried, Tried({"a": 3}, 0.1)]) == Tried({"a": 3}, 0.1)
+    with pytest.raises(ValueError, match="all 2 points of the grid diverged"):
+        best(tried)
+
+
 def searched(num_trials: int, seed: int = 0, grid=GRID, usual=USUAL) -> list[Tried]:
     return list(search(grid, usual, peak, num_trials=num_trials, seed=seed))
 

@@ -1,6 +1,7 @@
 """The command `tune` and its trials: equal budgets, no reported step in any choice, and searches that go on."""
 
 import json
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from dyformer.experiments.tuning import grids
 from dyformer.experiments.tuning.search import Tried
 from dyformer.graphs.prepared_graph import PreparedGraph
 from flows.cli import main
+from flows.commands.tune import _table
 from flows.tasks.evaluation.tune import steps_to_tune_on, tune_trial, tuning_score
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
@@ -88,6 +90,27 @@ def test_a_search_chooses_the_best_point_within_its_budget(snapshots: str):
     assert record["auc"] == round(max(each.score for each in tried), 4) >= record["usual_auc"]
     assert record["settings"] in [each.settings for each in tried]
     assert (record["trials"], record["chosen_on"]) == (5, searched.steps)
+
+
+@pytest.mark.parametrize("num_trials", [5, 8])  # chosen by Optuna, and all of the grid
+def test_a_search_goes_on_beside_settings_that_diverge(
+    snapshots: str, monkeypatch: pytest.MonkeyPatch, num_trials: int
+):
+    whole = tune(num_trials).tried["Powers"]
+    monkeypatch.setattr(grids, "GRIDS", {"Powers": {**GRID, "power": (0.0, math.inf, 1.0, 2.0)}})
+    searched = tune(num_trials)
+    tried = searched.tried["Powers"]
+    assert len(tried) == num_trials == len(whole)
+    diverged = [each for each in tried if math.isnan(each.score)]
+    assert diverged
+    assert all(each.settings["power"] == math.inf for each in diverged)
+    assert searched.record()["Powers"]["auc"] == round(max(each.score for each in tried if each not in diverged), 4)
+    num_fits = len(Powers.fits)
+    assert str(tune(num_trials)) == str(searched)  # the stored scores, NaN as well
+    assert len(Powers.fits) == num_fits
+    printed = _table(tried)
+    assert printed.filter(AUC="diverged").height == len(diverged)
+    assert printed.filter(chosen="x")["power"].to_list() == [str(searched.record()["Powers"]["settings"]["power"])]
 
 
 def test_no_choice_depends_on_a_reported_step(snapshots: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
