@@ -151,6 +151,21 @@ def test_exact_draws_have_the_distribution_of_the_rejected_ones(monkeypatch: pyt
     assert chisquare([drawn[node] for node in (8, 9, 10, 11)], [80, 160, 240, 320]).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_typed_candidates_of_a_log_with_one_side_were_a_target(directed: bool):
+    """Nodes 0 and 5 .. 8 only send, and node 4 receives its first link in the step itself."""
+    log = toy_graph([(0, 1), (0, 2), (0, 3), *[(node, 1) for node in range(4, 9)]], [(0, 1), (5, 4)])
+    drawn = {}
+    for family in ("random", "typed"):
+        queries = ranking_queries(replace(log, directed=directed), 2, seed=0, families=(family,))
+        drawn[family] = [set(candidates(queries, query, family)) for query in range(2)]
+    assert drawn["random"][0] == {2, 3, 4, 5, 6, 7, 8}
+    if directed:
+        assert drawn["typed"] == [{2, 3, 4}, {1, 2, 3}]  # of the queries (0, 1) and (5, 4)
+    else:
+        assert drawn["typed"] == drawn["random"]
+
+
 @pytest.mark.parametrize("family", ["random", "typed", "historical"])
 def test_other_families_are_uniform(family: str):
     graph, drawn = LOGS["one side"], Counter()
