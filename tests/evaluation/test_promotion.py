@@ -350,6 +350,19 @@ def test_the_cheapest_of_several_ties_publishes():
     assert decide(FORECASTER, None, equal[:2], GRAPH, RULE).winner == TREES
 
 
+def test_of_two_ties_that_cost_as_much_the_better_one_publishes():
+    first_Q = np.arange(len(FORECASTER.queries.source_Q)) < 5
+    better, worse = (same_as(FORECASTER, title, shift * first_Q) for title, shift in (("L3", 100.0), (RECENCY, -100.0)))
+    assert reciprocal_ranks(better).mean() > reciprocal_ranks(worse).mean()
+    for title, other in (("Adamic-Adar", "L3"), ("L3", "Adamic-Adar")):
+        equally_cheap = [replace(better, method=title), replace(worse, method=other)]
+        for baselines in (equally_cheap, equally_cheap[::-1]):
+            decision = decide(FORECASTER, None, baselines, GRAPH, PromotionConfig(tie=0.05))
+            assert (decision.winner, decision.tied) == (title, WITH)
+            alone = decide(FORECASTER, None, [replace(worse, method=title)], GRAPH, PromotionConfig(tie=0.05))
+            assert (alone.winner, alone.tied) == (title, WITH)  # the worse one ties as well
+
+
 def test_a_more_expensive_method_that_is_better_publishes():
     """Better than the tie allows, whether significantly or not; or by less, but significantly."""
     decision = decide(FORECASTER, None, [same_as(FORECASTER, WITHOUT, -1.0)], GRAPH, RULE)
