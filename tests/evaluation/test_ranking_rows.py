@@ -98,6 +98,22 @@ def test_links_with_an_unknown_end_are_misses_in_the_slice_of_all():
     assert value(rows, metric="hits_at_1", **where) == pytest.approx(known / total)
 
 
+def test_the_interval_with_misses_is_that_of_the_known_queries_times_the_coverage():
+    """In a resample, too, a step has its known queries / coverage links, of which those with an unknown end miss."""
+    resamples = query_resamples(list(QUERIES.values()), seed=0)
+    weight = dict(zip(resamples.node_S.tolist(), resamples.weight_BS.T.astype(float), strict=True))
+    total_B, count_B = np.zeros(1000), np.zeros(1000)
+    for queries in QUERIES.values():
+        ends = zip(queries.source_Q.tolist(), queries.target_Q.tolist(), strict=True)
+        weight_BQ = np.array([weight[source] * weight[target] for source, target in ends]).T
+        total_B += weight_BQ @ (1 / ranks_of(scored(queries, "a"), "mixed"))
+        count_B += weight_BQ.sum(axis=1) * sum(queries.num_links_3) / len(queries.source_Q)
+    where = {"metric": "mrr", "family": "mixed", "slice": "all", "step": "micro"}
+    [row] = rows_of(("a", "random")).filter(**where).to_dicts()
+    assert (row["low"], row["high"]) == pytest.approx(tuple(np.quantile(total_B / count_B, [0.025, 0.975])), rel=1e-5)
+    assert row["low"] < row["value"] < row["high"]
+
+
 def test_micro_pools_the_queries_and_macro_averages_the_steps():
     rows = rows_of(("a", "random"))
     ranks = [ranks_of(scored(queries, "a"), "mixed") for queries in QUERIES.values()]
