@@ -14,7 +14,7 @@ from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.bootstrap import node_resamples, resampled_metrics
 from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.evaluation.query_slices import evidence, num_partners
-from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.evaluation.rows import METRICS_SCHEMA, Cell, Measured, metric_rows
 from dyformer.evaluation.scored_pairs import (
     PAIRS_SCHEMA,
     NotTheSamePairs,
@@ -174,6 +174,29 @@ def test_all_methods_are_compared_with_the_baseline_of_the_best_macro_value():
     # the methods share their noise, so a paired interval is narrower than that of either value
     narrower = (ours["difference_high"] - ours["difference_low"]) < (ours["high"] - ours["low"])
     assert np.mean(narrower.to_numpy()) > 0.9
+
+
+CELL: Cell = ("auc", "random", "all")
+
+
+def measured(value: float, *resampled: float) -> Measured:
+    return Measured(value, 100, np.array(resampled))
+
+
+def test_the_best_baseline_has_the_best_mean_over_seeds():
+    values = {("steady", 0): 0.6, ("steady", 1): 0.6, ("uneven", 0): 0.9, ("uneven", 1): 0.1, ("ours", 0): 0.7}
+    steps = {3: {run: {CELL: measured(value, value - 0.1, value, value + 0.1)} for run, value in values.items()}}
+    metrics = metric_rows(steps, "toy", protocol="paper", baselines=("uneven", "steady"))
+    assert set(metrics["best_baseline"]) == {"steady"}
+    assert metrics.filter(method="ours")["difference"].to_list() == pytest.approx([0.1, 0.1])  # step and macro
+
+
+def test_a_macro_interval_averages_the_steps_that_have_a_value_in_a_resample():
+    third, fourth = [0.1, 0.2, 0.3, np.nan, np.nan], [0.5, np.nan, 0.7, 0.8, np.nan]
+    steps = {step: {("ours", 0): {CELL: measured(0.4, *own)}} for step, own in ((3, third), (4, fourth))}
+    macro = metric_rows(steps, "toy", protocol="paper").filter(step="macro")
+    low, high = np.quantile([0.3, 0.2, 0.5, 0.8], [0.025, 0.975])  # the last resample has no value of any step
+    assert macro.select("low", "high").row(0) == pytest.approx((low, high), abs=1e-12)
 
 
 def test_methods_of_other_pairs_are_refused():
