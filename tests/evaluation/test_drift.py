@@ -61,6 +61,23 @@ def test_metrics_of_a_step_equal_a_plain_recount():
             assert value(values, metric, step + 1) == pytest.approx(number), (metric, step)
 
 
+@pytest.mark.parametrize(("num_nodes", "num_busiest"), [(90, 1), (199, 1), (200, 2), (350, 3)])
+def test_the_busiest_hundredth_is_rounded_down_and_has_a_node_at_least(num_nodes: int, num_busiest: int):
+    """Each of the 10 nodes 0 .. 9 links to all nodes after it, so that their degrees are the highest."""
+    rows = [(busy, node, step) for step in range(2) for busy in range(10) for node in range(busy + 1, num_nodes)]
+    num_ends = 2 * sum(num_nodes - 1 - busy for busy in range(10))
+    found = value(step_values(graph_of(rows)), "busiest_nodes", 2)
+    assert found == pytest.approx(num_busiest * (num_nodes - 1) / num_ends)
+
+
+def test_a_step_is_compared_with_the_20_steps_before_it():
+    """30 steps rise by 1 each: the median of the 20 before step 30 is 19.5, and their distances from it 0.5 .. 9.5."""
+    table = pl.DataFrame({"step": range(1, 31), "metric": "interactions", "value": map(float, range(1, 31))})
+    drift = with_deviations(table)
+    assert drift["usual"].to_list()[18:] == [9.5, 10, 10.5, *np.arange(11.5, 20.5)]
+    assert drift["deviation"][-1] == pytest.approx((30 - 19.5) / (1.4826 * 5), rel=1e-6)
+
+
 def test_deviation_is_the_robust_z_score_of_the_earlier_steps_alone():
     numbers = [5.0, 5.4, 4.1, 6.2, 5.9, 9.0, 2.0]
     table = pl.DataFrame({"step": range(1, 8), "metric": "interactions", "value": numbers})
