@@ -12,7 +12,9 @@ from dyformer.experiments.plots import (
     GREY,
     OURS,
     comparison_chart,
+    drift_curve,
     family_heat_map,
+    ledger_curve,
     loss_curve,
     precision_curve,
     reliability_diagram,
@@ -241,6 +243,79 @@ def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing
     assert axes.get_legend_handles_labels()[1] == ["exact", "Ours"]
     with pytest.raises(ValueError, match="no pair of any bin came"):
         reliability_diagram(rows.filter(pl.col("fraction") == 0))
+
+
+def test_reliability_has_whiskers_from_the_low_to_the_high_end() -> None:
+    rows = pl.DataFrame(
+        {
+            "method": ["Ours", "Ours"],
+            "is_baseline": [False, False],
+            "probability": [0.01, 0.5],
+            "fraction": [0.02, 0.4],
+            "low": [0.015, 0.1],
+            "high": [0.05, 0.45],
+        }
+    )
+    [container] = reliability_diagram(rows).axes[0].containers
+    whiskers = container.lines[2][0].get_segments()  # pyright: ignore[reportAttributeAccessIssue]
+    np.testing.assert_allclose(whiskers, [[[0.01, 0.015], [0.01, 0.05]], [[0.5, 0.1], [0.5, 0.45]]])
+
+
+def lines_of(figure: Figure) -> dict[str, list[tuple[float, float]]]:
+    """The points of each line, by its label."""
+    points = {str(line.get_label()): np.asarray(line.get_xydata()).tolist() for line in figure.axes[0].get_lines()}
+    return {label: [(x, y) for x, y in own] for label, own in points.items()}
+
+
+def test_outcomes_have_the_pairs_that_came_with_their_interval_and_the_mean_probability() -> None:
+    rows = pl.DataFrame(
+        {
+            "step": [4, 5, 7],
+            "num_pairs": [100, 200, 300],
+            "num_came": [20, 60, 60],
+            "precision_at_10": [0.2, 0.3, 0.25],
+            "precision_at_10_low": [0.15, 0.1, 0.2],
+            "precision_at_10_high": [0.4, 0.35, 0.5],
+            "probability": [0.22, 0.28, 0.6],
+            "calibration_error": [0.01, 0.02, 0.03],
+            "brier": [0.04, 0.05, 0.06],
+        }
+    )
+    figure = ledger_curve(rows)
+    assert_draws(figure)
+    assert lines_of(figure) == {
+        "pairs that came": [(4, 0.2), (5, 0.3), (7, 0.25)],
+        "mean probability": [(4, 0.22), (5, 0.28), (7, 0.6)],
+    }
+    assert labels(figure) == ["pairs that came", "mean probability"]
+    [band] = figure.axes[0].collections
+    corners = {(x, y) for x, y in band.get_paths()[0].vertices.tolist()}  # pyright: ignore[reportAttributeAccessIssue]
+    assert corners == {(4, 0.15), (5, 0.1), (7, 0.2), (4, 0.4), (5, 0.35), (7, 0.5)}
+    assert figure.axes[0].get_ylim()[0] == 0
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == (
+        "forecast step",
+        "fraction of the published pairs",
+    )
+
+
+def test_drift_has_a_line_a_metric_of_deviations_that_ends_at_12() -> None:
+    columns = ["step", "metric", "value", "usual", "deviation"]
+    values = [
+        (6, "interactions", 3.0, 5.0, -30.0),
+        (5, "interactions", 5.5, 5.0, 0.5),
+        (4, "interactions", 5.0, None, None),
+        (5, "repeats", 0.4, 0.3, 3.25),
+        (6, "repeats", 0.9, 0.3, 12.5),
+    ]
+    figure = drift_curve(pl.DataFrame(values, columns, orient="row"))
+    assert_draws(figure)
+    assert lines_of(figure) == {"interactions": [(5, 0.5), (6, -12)], "repeats": [(5, 3.25), (6, 12)]}
+    assert labels(figure) == ["interactions", "repeats"]
+    assert [colour_of(figure, name) for name in ("interactions", "repeats")] == list(COLOURS[:2])
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == (
+        "step",
+        "standard deviations from earlier steps",
+    )
 
 
 def test_precision_against_k_has_a_line_for_each_method() -> None:
