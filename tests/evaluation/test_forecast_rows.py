@@ -106,6 +106,11 @@ def test_metrics_by_hand():
     assert 0 <= low < 2 / 6 < high <= 1
 
 
+def test_a_pair_is_confident_from_a_probability_of_four_fifths():
+    rows = forecast_metrics(table("A", [0.9, 0.8, 0.7999, 0.1], [True, False, True, False]), "log")
+    assert (value(rows, "confident")["value"], value(rows, "confident")["num_pairs"]) == (0.5, 2)
+
+
 def test_micro_pools_pairs_and_macro_averages_steps():
     few = table("A", [0.5, 0.5], [True, True], step=5)
     many = table("A", [0.5] * 6, [False] * 5 + [True], step=6)

@@ -7,6 +7,7 @@ from polars.testing import assert_frame_equal
 from ranked_logs import growing_log
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, roc_auc_score
+from toy_graphs import toy_graph
 
 from dyformer.evaluation.bootstrap import NodeResamples
 from dyformer.evaluation.query_slices import query_slices
@@ -198,6 +199,16 @@ def test_slices_are_those_of_their_definition():
     sides = query_slices(growing_log(bipartite=True), ranking_queries(growing_log(bipartite=True), 4, seed=0))
     assert sides["side=0"].all()
     assert "side=1" not in sides
+
+
+def test_a_degree_at_the_bound_of_two_deciles_is_in_the_lower_one():
+    """11 sources have 1 .. 11 past partners, so that the bounds are 2, 3, ..., 10."""
+    past = [(source, 11 + target) for source in range(11) for target in range(source + 1)]
+    log = toy_graph(past, [(source, 11) for source in range(11)])
+    queries = ranking_queries(log, 2, seed=0)
+    slices = query_slices(log, queries)
+    sources = [queries.source_Q[slices[f"degree_decile={number}"]].tolist() for number in range(1, 11)]
+    assert sources == [[0, 1], *([source] for source in range(2, 11))]
 
 
 def test_slices_do_not_read_the_forecast_step():
