@@ -44,6 +44,13 @@ def test_most_probable_links_hold_each_pair_once():
         assert most_probable(opened(directed=directed), sides)["source"].to_list() == ["u", "v"]
 
 
+def test_of_equal_probabilities_the_higher_score_is_first():
+    """A calibration gives many scores the same probability."""
+    pairs = [(0, "a", 0, name, probability) for name, probability in (("b", 0.5), ("c", 0.5), ("d", 0.9), ("e", 0.5))]
+    scored = forecasts(*pairs).with_columns(score=pl.Series([1.0, 3.0, 4.0, 2.0]))
+    assert most_probable(opened(directed=True), scored)["target"].to_list() == ["d", "c", "e", "b"]
+
+
 def test_most_probable_links_are_few():
     many = forecasts(*((0, "a", 0, f"n{number}", number / 100) for number in range(50)))
     assert most_probable(opened(directed=True), many)["probability"].to_list() == [
