@@ -105,9 +105,17 @@ def test_what_a_killed_stack_left_is_ended_and_a_stack_on_a_copy_ends_nothing_of
         left.wait()
 
 
-def test_a_wrong_store_does_not_stop_a_command_that_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DYFORMER_STORAGE", "ftp://nowhere")
-    use_running_stack()
+def test_a_wrong_store_does_not_stop_a_command_that_needs_none(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = record(layout)
+    with FileLock(Path(layout.service) / LOCK):
+        monkeypatch.setenv("DYFORMER_STORAGE", "ftp://nowhere")
+        with pytest.raises(ValueError, match="ftp://nowhere"):
+            Layout.from_environment()
+        use_running_stack()
+        assert not any(variable in os.environ for variable in ADDRESSES.values())
+        monkeypatch.setenv("DYFORMER_STORAGE", layout.root)
+        use_running_stack()  # the setting alone made the difference
+        assert os.environ["PREFECT_API_URL"] == content["prefect"]
 
 
 def test_the_first_signal_stops_and_the_second_hurries() -> None:
