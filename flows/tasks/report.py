@@ -48,12 +48,13 @@ def write_report(
 ) -> str:
     """Write the metrics and the summary of a run and return the report's address.
 
-    Addresses of the summary are stored relative to the root, so that the report of a store that was moved is right. A
+    Addresses of the summary are stored relative to the root, so that the report of a store that was moved is right.
+    `code` is the version that made the numbers, because the page may be drawn, and the run sent, by a later one. A
     report that MLflow could not get, because a part of it was missing, is due again.
     """
     root = f"{Layout.from_environment().root}/"
     stored = _replaced(summary, lambda text: text.removeprefix(root) if ARTIFACT.fullmatch(text) else text)
-    contents = {"metrics": rows, SUMMARY: json.dumps(stored, indent=1).encode()}
+    contents = {"metrics": rows, SUMMARY: json.dumps({**stored, "code": code_version()}, indent=1).encode()}
     address = planned_report(snapshots, experiment, seed).made(lambda: contents)
     if has_mark(address) and tracking_of(address)["problem"]:
         unmark(address)
@@ -121,7 +122,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
     opened = open_snapshots(addresses["snapshots"])
     texts = {
         "event table version": str(opened.version),
-        "code": code_version(),
+        "code": summary["code"],
         "rows": ", ".join(f"{counts[f'num_{name}']:,} {name}" for name in ROW_COUNTS),
         "snapshots": f"{opened.num_steps}, window {opened.window}",
         "nodes": f"{opened.steps['num_nodes'].max():,}",

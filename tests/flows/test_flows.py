@@ -30,6 +30,7 @@ from flows.tasks.report import newest_report, read_report, verdict_of
 from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
+from storage.artifacts.code import code_version
 from storage.bytes.files import write_bytes
 from storage.layout import Layout
 from storage.tracking.marks import unmark
@@ -249,10 +250,12 @@ def test_reliability_of_the_published_method_is_that_of_a_forecast_of_the_newest
 
 
 def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
-    run: Run, store: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     import mlflow
 
+    assert run["code"] == code_version()
+    monkeypatch.setattr("flows.tasks.report.code_version", lambda: "the code that draws")
     file = store.parent / "pages" / "mylog.html"
     assert command("report", "mylog", "--out", str(file)) == 0
     assert str(file) in capsys.readouterr().out
@@ -260,7 +263,7 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     best = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet").sort("score").tail(1)
     reliability = "reliability of the probabilities on step 12, which this forecast had not read: "
     texts = (promotion_line(run["promotion"]), reliability, "1,500 accepted")
-    for text in (best["id"].item(), best["partner_id"].item(), *texts, *run["verdict"]):
+    for text in (best["id"].item(), best["partner_id"].item(), run["code"], *texts, *run["verdict"]):
         assert re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text)) in page
     for plot in ("AUC of each method by family", "Precision of the ten best", "AUC of each step, all links"):
         assert f'alt="{plot}' in page
@@ -301,6 +304,10 @@ def test_another_evaluation_of_the_same_training_replaces_the_one_before(run: Ru
     assert {name: changed[name] for name in halved} == pytest.approx(halved)
     assert (changed["promotion/difference"], changed["promotion/level"]) == (0.2, 0.75)
     assert track(rows, summary["promotion"]) == before
+    assert client.get_run(tracked["run"]).data.tags["code"] == summary["code"] == run["code"]
+    track_run(tracker, rows, {**summary, "code": "of an earlier version"})
+    assert client.get_run(tracked["run"]).data.tags["code"] == "of an earlier version"
+    track(rows, summary["promotion"])
 
 
 def test_a_rerun_prints_the_verdict_and_then_the_ranking_and_the_papers_tables(

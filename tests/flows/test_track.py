@@ -16,10 +16,12 @@ from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in, trained, traine
 
 import storage.tracking.live_curves
 from flows.tasks.models import model_losses
+from flows.tasks.tracking.benchmarks import write_study
 from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.retraining import tracked_epochs, write_training
 from flows.tasks.train import EpochRow, train_model
 from storage.artifacts.artifact import Lineage
+from storage.artifacts.code import code_version
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
@@ -196,3 +198,17 @@ def test_a_training_without_a_record_is_not_tracked(snapshots: str):
     client = open_tracker(Layout.from_environment()).client()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     assert not client.search_runs(experiments, filter_string="tags.seed = '3'")
+
+
+def test_what_is_sent_later_names_the_code_that_made_it(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    short = EXPERIMENT.changed({"pretrain.epochs": 1, "finetune.epochs": 1})
+    write_training(snapshots, train_model(snapshots, UNTIL, short, 4))
+    write_study("layers", snapshots, {"layers.md": b"a table"})
+    for module in ("retraining", "benchmarks"):
+        monkeypatch.setattr(f"flows.tasks.tracking.{module}.code_version", lambda: "the code that sends")
+    assert project(Layout.from_environment()).problems == []
+    client = open_tracker(Layout.from_environment()).client()
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    for own in ("tags.seed = '4'", "tags.experiment = 'layers'"):
+        (run,) = client.search_runs(experiments, filter_string=own)
+        assert run.data.tags["code"] == code_version()

@@ -27,6 +27,7 @@ from flows.tasks.tracking.content import (
     track_tables,
 )
 from storage.artifacts.artifact import digest, lineage_of, names, read_bytes
+from storage.artifacts.code import code_version
 from storage.bytes.checksums import sha256
 from storage.tracking.runs import Tracker, flat_texts
 
@@ -91,7 +92,7 @@ def write_benchmark(snapshots: str, protocol: Protocol, scores: list[str], metri
         "snapshots": layout.relative(snapshots),
         "key": compared.key(opened.dataset, protocol, scores),
         "tags": {
-            **tags_of(opened, None),
+            **tags_of(opened, None, code=code_version()),
             "protocol": protocol.name,
             **protocol.chosen,
             **compared.tags(opened.dataset),
@@ -157,10 +158,8 @@ def _track_method(
 def write_study(study: str, snapshots: str, contents: Mapping[str, bytes]) -> str:
     """Write the tables and plots of a study on one dataset, and return their address."""
     opened, key = open_snapshots(snapshots), run_key(*(sha256(content) for _, content in sorted(contents.items())))
-    settings, record = (
-        {"study": study, "contents": key},
-        {"study": study, "snapshots": opened.layout.relative(snapshots)},
-    )
+    settings = {"study": study, "contents": key}
+    record = {"study": study, "snapshots": opened.layout.relative(snapshots), "code": code_version()}
     files = {**contents, STUDY: json.dumps(record).encode()}
     return made(opened, "study", until=opened.num_steps, settings=settings, make=lambda: files, code=())
 
@@ -172,7 +171,12 @@ def send_study(tracker: Tracker, address: str) -> dict[str, Any]:
     with tracker.run(
         dataset=opened.dataset,
         name=f"tables of {study}, {opened.dataset} v{opened.version}",
-        tags={**tags_of(opened, None), "experiment": study, "stage": "experiment", "method": "all"},
+        tags={
+            **tags_of(opened, None, code=record["code"]),
+            "experiment": study,
+            "stage": "experiment",
+            "method": "all",
+        },
         key=run_key("experiment", digest(address)),
     ) as run:
         for name in names(address):

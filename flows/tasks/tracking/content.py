@@ -11,7 +11,6 @@ from dyformer.experiments.plots import benchmark_plots
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
-from storage.artifacts.code import code_version
 from storage.bytes.checksums import sha256
 from storage.tracking.runs import TrackedRun
 from storage.tracking.upkeep import FLOW_RUN
@@ -135,9 +134,9 @@ def draw(run: TrackedRun, rows: pl.DataFrame, beside: dict[str, pl.DataFrame] | 
             run.plot(f"plots/{name}.png", figure)
 
 
-def tags_of(opened: Snapshots, seed: int | None) -> dict[str, Any]:
-    """Give the tags of every run on these snapshots."""
-    tags = {"table_version": opened.version, "protocol": PAPER.name, "window": opened.window, "code": code_version()}
+def tags_of(opened: Snapshots, seed: int | None, *, code: str) -> dict[str, Any]:
+    """Give the tags of every run on these snapshots; `code` is the version that made what is tracked."""
+    tags = {"table_version": opened.version, "protocol": PAPER.name, "window": opened.window, "code": code}
     return {**tags, **flow_run_tag(), **({} if seed is None else {"seed": seed})}
 
 

@@ -38,6 +38,7 @@ from flows.tasks.tracking.content import (
 )
 from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
+from storage.artifacts.code import code_version
 from storage.layout import FORECAST, WEIGHTS
 from storage.tracking.live_curves import LiveCurves
 from storage.tracking.model_package import packed_model
@@ -76,7 +77,7 @@ def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
 
 
 def _started(tracker: Tracker, opened: Snapshots, trained: Lineage) -> TrackedRun:
-    run = tracker.start_run(**_training_run(opened, trained))
+    run = tracker.start_run(**_training_run(opened, trained, code=code_version()))
     run.tags(flow_run_tag())  # that of a resumed training is another one
     run.params(trained.settings)
     return run
@@ -88,12 +89,13 @@ def write_training(snapshots: str, model: str) -> str:
     layout = opened.layout
     assert trained.until is not None
     settings = {"model": layout.relative(model), "seed": trained.settings["seed"]}
+    record = {**settings, "snapshots": layout.relative(snapshots), "code": code_version()}
     return made(
         opened,
         "training",
         until=trained.until,
         settings=settings,
-        make=lambda: {TRAINING: json.dumps({**settings, "snapshots": layout.relative(snapshots)}).encode()},
+        make=lambda: {TRAINING: json.dumps(record).encode()},
         code=(),
         inputs=(model,),
     )
@@ -104,7 +106,7 @@ def send_training(tracker: Tracker, address: str) -> dict[str, Any]:
     layout, record = tracker.layout, json.loads(read_bytes(address, TRAINING))
     model = layout.absolute(record["model"])
     opened = open_snapshots(layout.absolute(record["snapshots"]))
-    with tracker.run(**_training_run(opened, lineage_of(model))) as run:
+    with tracker.run(**_training_run(opened, lineage_of(model), code=record["code"])) as run:
         _track_epochs(run, opened, model)
     return {"run": run.run_id}
 
@@ -123,7 +125,7 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
     Args:
         tracker: MLflow.
         table: the metrics of the newest step in both protocols.
-        summary: of the report: addresses, challenger, promotion and training.
+        summary: of the report: addresses, challenger, code, promotion and training.
 
     Returns:
         run: MLflow's id of the model's run; model_version: the registered version.
@@ -136,7 +138,7 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
     trained = lineage_of(model)
     pairs, ranked = table.filter(protocol=PAPER.name), table.filter(protocol=PREQUENTIAL.name)
     is_old = trained.until != newest_until(opened.address)
-    with tracker.run(**_training_run(opened, trained, is_old=is_old)) as run:
+    with tracker.run(**_training_run(opened, trained, code=summary["code"], is_old=is_old)) as run:
         run.tags(run.start_tags)  # a continued run has those of the evaluation before
         track_data(run, opened)
         _track_epochs(run, opened, model)
@@ -169,10 +171,10 @@ def _track_epochs(run: TrackedRun, opened: Snapshots, model: str) -> None:
             run.metrics({f"{stage}/{name}": value}, step=epoch)
 
 
-def _training_run(opened: Snapshots, trained: Lineage, *, is_old: bool = False) -> dict[str, Any]:
+def _training_run(opened: Snapshots, trained: Lineage, *, code: str, is_old: bool = False) -> dict[str, Any]:
     """Name the run of a training; one that publishes by an old training has a run of its own."""
     tags = {"stage": "publish" if is_old else "retrain", "until": trained.until, "method": "DyFormer"}
-    tags |= {"settings": trained.settings_hash[:12], **tags_of(opened, trained.settings["seed"])}
+    tags |= {"settings": trained.settings_hash[:12], **tags_of(opened, trained.settings["seed"], code=code)}
     parts = ["training", json.dumps(asdict(trained), sort_keys=True), *([digest(opened.address)] if is_old else [])]
     return {"dataset": opened.dataset, "name": opened.title, "tags": tags, "key": run_key(*parts)}
 
