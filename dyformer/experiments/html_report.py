@@ -32,6 +32,7 @@ from dyformer.experiments.tables import order_in_report, printed_tables
 from dyformer.experiments.verdict import Verdict
 
 PLOT_DPI = 110
+LEAST_WHOLE = 1_000  # numbers from here on are written without decimals
 PLOT = re.compile('<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">')
 HEADING = re.compile('<h2 id="([a-z-]+)">(.*)</h2>')
 INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"
@@ -261,7 +262,12 @@ def _text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(_text, value))
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    """Write four significant digits, without zeros at the end; from 1,000 on a whole number without an exponent."""
+    return f"{value:.0f}" if abs(value) >= LEAST_WHOLE else f"{value:.4g}"
 
 
 def _encoded(plot: Figure) -> str:

@@ -160,8 +160,28 @@ def test_what_a_service_knows_comes_before_the_comparison_and_each_part_has_its_
         "Drift of each step",
     ]
     newest = page[page.index("The newest step against the median") :].partition("</table>")[0]
-    assert "3.2" in newest
+    assert "<td>3.2</td>" in newest
     assert "<td>4</td>" not in newest  # the earlier step is in the plot alone
+
+
+def test_numbers_have_four_significant_digits_without_zeros_at_the_end():
+    texts = {
+        0.000049: "4.9e-05",
+        0.00012345: "0.0001234",
+        -3.2: "-3.2",
+        0.25: "0.25",
+        0.123456: "0.1235",
+        12.34567: "12.35",
+        999.96: "1000",
+        -12345.678: "-12346",
+        1234567.8: "1234568",
+        0.0: "0",
+        1.0: "1",
+    }
+    frame = pl.DataFrame({"source": "a", "score": [*texts]})
+    page = html_report(ranking("5"), "mylog", counts={}, links={"Forecasts": frame})
+    table = page[page.index("Forecasts") :].partition("</table>")[0]
+    assert re.findall("<td>a</td><td>([^<]*)</td>", table) == [*texts.values()]
 
 
 def test_page_without_a_protocol_has_no_heading_for_it():
@@ -195,7 +215,7 @@ def test_texts_of_the_log_are_escaped_and_nothing_is_requested():
     assert {tag for tag, _ in parsed.elements} <= TAGS
     assert sum(text == EVIL for text in parsed.texts) >= 5  # count, sentence, title, id, name of a method
     assert "a&b" in parsed.texts
-    assert "0.2500" in parsed.texts
+    assert "0.25" in parsed.texts
     addresses = [each.get("src") or each.get("href") for _, each in parsed.elements if each.keys() & {"src", "href"}]
     addresses = [address for address in addresses if not str(address).startswith("#")]  # parts of the page
     assert addresses
