@@ -10,6 +10,18 @@ import polars as pl
 TOO_FEW = "too few to say"
 """Stands in place of an interval of few queries."""
 
+# A backslash before a line that parts two cells would take the meaning of the escape.
+_OF_MARKDOWN = str.maketrans({"\\": r"\\", "|": r"\|", "\n": " ", "\r": " "})
+_OF_LATEX = str.maketrans(
+    {
+        **{mark: f"\\{mark}" for mark in "&%#_${}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+    }
+)
+
 
 class PrintedTable(NamedTuple):
     """A table of one slice, as text, with its title and the sentences below it."""
@@ -40,9 +52,12 @@ def from_record(record: dict[str, Any]) -> PrintedTable:
 
 
 def markdown_rows(frame: pl.DataFrame) -> list[str]:
-    """Give the lines of a table of texts in Markdown."""
-    rows = ["| " + " | ".join(value or "" for value in row) + " |" for row in frame.rows()]
-    return ["| " + " | ".join(frame.columns) + " |", "|" + " --- |" * frame.width, *rows]
+    """Give the lines of a table of texts in Markdown; a cell is one line, and a `|` in it is escaped."""
+    header, *rows = [
+        "| " + " | ".join((value or "").translate(_OF_MARKDOWN) for value in row) + " |"
+        for row in [frame.columns, *frame.rows()]
+    ]
+    return [header, "|" + " --- |" * frame.width, *rows]
 
 
 def latex_table(frame: pl.DataFrame, *, caption: str, label: str, note: str) -> str:
@@ -67,6 +82,4 @@ def latex_table(frame: pl.DataFrame, *, caption: str, label: str, note: str) -> 
 
 
 def _escaped(text: str) -> str:
-    for mark in "&%#_$":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("±", r"$\pm$")
+    return text.translate(_OF_LATEX)

@@ -6,7 +6,7 @@ import pytest
 from dyformer.evaluation.protocols.paper import PAPER_METRICS, PROTOCOL, significance
 from dyformer.evaluation.protocols.protocol import Column
 from dyformer.evaluation.rows import METRICS_SCHEMA
-from dyformer.experiments.printed import from_record
+from dyformer.experiments.printed import PrintedTable, from_record
 from dyformer.experiments.tables import (
     TABLE_SCHEMA,
     cell_text,
@@ -69,6 +69,25 @@ def test_a_printed_table_is_markdown_and_latex_also_after_it_was_stored():
     assert r"A\_B \& C & 90.00" in latex
     assert r"\par\footnotesize first \& last; 5 \% more." in latex
     assert latex.count("{table}") == 2
+
+
+def test_marks_in_names_are_escaped_in_markdown_and_latex():
+    names = ["a|b", "a\\|b", "two\nlines", r"\x{y}", "a~b^2", "1 ± 2 $"]
+    table = PrintedTable("A|B", pl.DataFrame({"method|": names, "AUC": ["1"] * 6}), [])
+    markdown, latex = table.files().values()
+    lines = markdown.splitlines()[2:]
+    assert lines[:2] == [r"| method\| | AUC |", "| --- | --- |"]
+    cells = [r"a\|b", r"a\\\|b", "two lines", r"\\x{y}", "a~b^2", "1 ± 2 $"]
+    assert lines[2:] == [f"| {cell} | 1 |" for cell in cells]
+    expected = [
+        "a|b",
+        r"a\textbackslash{}|b",
+        "two\nlines",
+        r"\textbackslash{}x\{y\}",
+        r"a\textasciitilde{}b\textasciicircum{}2",
+        r"1 $\pm$ 2 \$",
+    ]
+    assert all(rf"{cell} & 1 \\" in latex for cell in expected)
 
 
 def test_on_one_step_there_is_no_micro_beside_macro():
