@@ -28,6 +28,7 @@ LOGARITHMS = ("interactions", "active_nodes", "calibration")  # the other metric
 COUNTS, DISTANCES = ("interactions", "active_nodes"), ("probabilities", "vectors")
 SMALLEST_OF_LOGARITHM = 0.1  # smallest spread: a tenth of a volume
 SMALLEST_SPREAD = 0.03  # of the other metrics: three points
+NO_LINK = 0.5  # links that a step in which none came stands for
 LEAST_RATIO = 1e-6  # of the sum of probabilities to the links that came, where the sum is 0
 NORMAL = 1.4826  # times the median absolute deviation: the standard deviation, where values are normal
 
@@ -80,8 +81,15 @@ def vector_shift(earlier_ND: NDArray[np.floating], later_ND: NDArray[np.floating
 
 
 def calibration(num_pairs: int, mean_probability: float, num_came: int) -> float:
-    """Give the logarithm of the sum of published probabilities over the links that came, at least one: 0 if equal."""
-    return float(np.log(max(num_pairs * mean_probability / num_came, LEAST_RATIO)))
+    """Give the logarithm of the sum of published probabilities over the links that came: 0 if equal.
+
+    Where none came, the sum is divided by half a link, which Haldane (1956) adds to counts that may be 0, so that the
+    worst miscalibration has a value above that of one link. A sum of up to half a link then counts as equal.
+    """
+    total = num_pairs * mean_probability
+    if not num_came:
+        return float(np.log(max(total / NO_LINK, 1)))
+    return float(np.log(max(total / num_came, LEAST_RATIO)))
 
 
 def with_deviations(values: pl.DataFrame) -> pl.DataFrame:

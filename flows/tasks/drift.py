@@ -120,9 +120,8 @@ def _published_values(opened: Snapshots) -> pl.DataFrame:
     newest = known.unique("start_time", keep="last", maintain_order=True).sort("start_time")
     rows = list(_shifts(opened, newest.tail(NUM_PUBLISHED).to_dicts()))
     for row in complete_rows(known).to_dicts():
-        if row["num_came"]:
-            value = calibration(row["num_pairs"], row["probability"], row["num_came"])
-            rows.append((row["step"], "calibration", value))
+        value = calibration(row["num_pairs"], row["probability"], row["num_came"])
+        rows.append((row["step"], "calibration", value))
     return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")
 
 

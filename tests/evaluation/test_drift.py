@@ -159,6 +159,13 @@ def test_calibration_is_the_logarithm_of_forecast_links_over_links_that_came():
     assert np.isfinite(calibration(4, 0.0, 2))
 
 
+def test_a_step_in_which_nothing_came_is_worse_than_one_with_a_link_if_more_was_expected():
+    assert calibration(40, 0.25, 0) == pytest.approx(np.log(10 / 0.5))
+    assert calibration(40, 0.25, 0) > calibration(40, 0.25, 1) > 0
+    assert [calibration(4, mean, 0) for mean in (0.0, 0.1, 0.125)] == [0, 0, 0]  # up to half a link was expected
+    assert calibration(4, 0.126, 0) > 0
+
+
 @pytest.mark.parametrize(
     ("metric", "value", "text"),
     [

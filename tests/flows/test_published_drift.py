@@ -5,6 +5,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from dyformer.evaluation.config import DriftConfig
+from dyformer.evaluation.drift import alarms_of, with_deviations
 from flows.tasks import drift
 from storage.artifacts.artifact import ArtifactMissing
 
@@ -18,6 +20,24 @@ def stored(opened: Any, address: str, name: str) -> pl.DataFrame:
     if name == "vectors":
         return ids.with_columns(vector=pl.Series(VECTORS[address], dtype=pl.List(pl.Float32)))
     return pl.DataFrame({"probability": {"f1": [0.1, 0.2], "f2": [0.8, 0.9]}[address]})
+
+
+def test_forecasts_of_which_nothing_came_raise_an_alarm(monkeypatch: pytest.MonkeyPatch):
+    """Six steps with about as many links as expected, and a seventh without any."""
+    came = [10, 9, 11, 10, 12, 9, 0]
+    rows = [
+        {"step": step, "start_time": step, "num_pairs": 40, "num_came": num_came, "probability": 0.25, "late": False}
+        for step, num_came in enumerate(came, start=5)
+    ]
+    incomplete = {**rows[-1], "step": 12, "start_time": 12, "num_pairs": None, "num_came": None, "probability": None}
+    known = pl.DataFrame([*rows, incomplete])
+    monkeypatch.setattr(drift, "_known", lambda opened: known)
+    monkeypatch.setattr(drift, "_shifts", lambda opened, published: iter(()))
+    found = with_deviations(drift._published_values(None))  # pyright: ignore
+    assert found["step"].to_list() == list(range(5, 12))
+    assert alarms_of(found, 10, DriftConfig()) == []
+    [alarm] = alarms_of(found, 11, DriftConfig())
+    assert alarm.startswith("calibration 2000 %, usually 100 % (")
 
 
 def publication(step: int, forecasts: str, vectors: str | None) -> dict[str, Any]:
