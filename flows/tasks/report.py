@@ -94,8 +94,9 @@ def _replaced(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def newest_report(dataset: str) -> str:
-    """Return the address of the last report on the newest rows of a dataset.
+    """Return the address of the report on the newest rows of a dataset that was made last.
 
+    A run that is repeated on the same rows makes no report, so that one of other settings may be the last.
     Raises DatasetNotIngested for an unknown dataset, ArtifactMissing for one without a report.
     """
     layout = Layout.from_environment()

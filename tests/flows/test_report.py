@@ -15,6 +15,7 @@ from flows.tasks import report
 from flows.tasks.report import NUM_LINKS, most_probable, newest_report
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
+from storage.artifacts.made import Planned
 from storage.bytes import files
 from storage.bytes.files import write_bytes
 from storage.events.table import DatasetNotIngested
@@ -85,6 +86,10 @@ def test_newest_report_is_the_last_one_on_the_newest_rows(tmp_path: Path, monkey
     assert newest_report("mylog") == last
     assert all("/version=10/" in address for address in looked_at)  # those of earlier versions cost nothing
     assert len(looked_at) == 3
+    earlier = layout.artifact("report", "mylog", version=10, until=3, settings="c", seed=0)
+    lineage = Lineage(kind="report", dataset="mylog", table_version=10, until=3)
+    assert Planned(address=earlier, lineage=lineage).made(dict) == earlier  # a run of its settings is repeated
+    assert newest_report("mylog") == last
 
 
 @pytest.mark.parametrize("is_old", [False, True])
