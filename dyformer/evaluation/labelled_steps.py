@@ -77,7 +77,7 @@ def sampled_steps(
     labelled steps of the same history and seed, whose graphs and pairs are taken: what is computed of them is computed
     once for all who read the same objects. Raises TooFewLinks where no step is left.
     """
-    labelled, step_of = [], {step.before.until: step for step in known}
+    labelled, step_of, num_links = [], {step.before.until: step for step in known}, 0
     most = NUM_LABELLED_STEPS if num_steps is None else num_steps
     for age in range(min(most, past.until - 1)):
         until = past.until - 1 - age
@@ -86,17 +86,25 @@ def sampled_steps(
         else:
             before = prepare_graph(past.history, until=until, config=past.config)
             examples = (examples_of or ranking_examples)(past.history, until + 1, seed=seed)
+        num_links = max(num_links, int(examples.positive_P.sum()))
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
             labelled.append(LabelledStep(before=before, examples=examples, **about))
             if num_steps is None and (as_large or len(past.history.node_N) > MAX_NODES):
                 break
     if not labelled:
-        raise TooFewLinks(
-            f"none of the newest {most} steps up to {past.until} has {MIN_LABELLED} links between nodes known"
-            f" before it: too few labelled pairs to learn from; evaluate a later step, or choose longer windows"
-        )
+        raise TooFewLinks(_too_few(most, past.until, num_links))
     return tuple(labelled)
+
+
+def _too_few(most: int, until: int, num_links: int) -> str:
+    """Give the message for steps without labelled pairs of both kinds, the one with most links having so many."""
+    steps = f"none of the newest {most} steps up to {until} has"
+    if num_links < MIN_LABELLED:
+        lacks, windows = f"{MIN_LABELLED} links between nodes known before it", "longer"
+    else:
+        lacks, windows = f"links, and {MIN_LABELLED} pairs without a link, between nodes known before it", "shorter"
+    return f"{steps} {lacks}: too few labelled pairs to learn from; evaluate a later step, or choose {windows} windows"
 
 
 def with_retrieved(

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -344,8 +345,17 @@ def test_scores_of_another_shape_or_not_finite_are_refused():
 
 
 def test_a_graph_without_labelled_steps_is_refused_by_name():
-    with pytest.raises(TooFewLinks, match="none of the newest 3 steps up to 1"):
+    lacks = "none of the newest 3 steps up to 1 has 2 links between .*, or choose longer windows"
+    with pytest.raises(TooFewLinks, match=lacks):
         labelled_steps(trial_of(step=2).past, seed=0)
+
+
+def test_a_graph_whose_known_nodes_are_all_linked_is_refused_for_want_of_pairs_without_a_link():
+    graph = toy_graph(*[list(permutations(range(5), 2))] * 4)
+    past = prepare_graph(graph, until=4, config=GraphConfig())
+    lacks = "has links, and 2 pairs without a link, between nodes known before it.*, or choose shorter windows"
+    with pytest.raises(TooFewLinks, match=lacks):
+        labelled_steps(past, seed=0)
 
 
 @pytest.mark.parametrize(("links", "expected"), [([(0, 1), (1, 2)], [3, 4, 5]), ([(0, 1)], [])])

@@ -286,6 +286,19 @@ def test_wrong_methods_settings_and_steps_are_refused(graph: Graph) -> None:
         dyformer.evaluate(graph, [Constant(), Constant()], steps=[12])
 
 
+@pytest.mark.parametrize(
+    ("protocol", "message"),
+    [
+        ("paper", r"^log: no step can be evaluated \(a step needs"),
+        ("prequential", "has links, and 2 pairs without a link, between nodes known before it"),
+    ],
+)
+def test_a_log_of_nodes_that_are_all_linked_is_refused_by_its_cause(protocol: str, message: str) -> None:
+    rows = [(one, other, step) for step in range(5) for one in "abcde" for other in "abcde" if one != other]
+    with pytest.raises(ValueError, match=message):
+        dyformer.evaluate(dyformer.read_log(rows, time_unit="step").snapshots("1"), ["L3"], protocol=protocol)
+
+
 class WithoutFit:
     """Neither kind of method."""
 

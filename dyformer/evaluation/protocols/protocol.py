@@ -308,10 +308,10 @@ def chosen_units(protocol: Protocol, log: Log, wanted: str | None = None) -> lis
     if wrong or not steps:
         is_range = list(possible) == list(range(min(possible, default=0), max(possible, default=-1) + 1))
         listed = f"{possible[0]} to {possible[-1]}" if possible and is_range else ", ".join(map(str, possible))
-        can = f"steps {listed} can" if possible else "no step can"
-        raise StepOutOfRange(
-            f"{log.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can} ({protocol.need})"
-        )
+        can = f"; steps {listed} can" if possible else "; no step can" if wrong else ""
+        all_wrong = f"no step from {first} on can" if possible else "no step can"
+        what = f"{', '.join(map(str, wrong))} cannot" if wrong else all_wrong
+        raise StepOutOfRange(f"{log.dataset}: {what} be evaluated{can} ({protocol.need})")
     return steps[-1:] if protocol.last_only else steps
 
 
