@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embed, Embedder
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, fitted_vectors, model_steps
-from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
+from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, check_distinct, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import (
     can_store,
     forecast_from,
@@ -38,6 +38,7 @@ from dyformer.experiments.arguments import (
     reported,
     settings_of,
     several,
+    typed_ids,
     whole,
 )
 from dyformer.experiments.methods import BASELINES, Method, Variation, capped, named_methods, own_errors
@@ -110,14 +111,15 @@ class Model:
             pairs: a frame with the columns source and target, or a sequence of pairs of ids.
 
         Raises:
-            ValueError: a missing column, ids that the log did not have by the model's step, or an error of your own
-                method.
+            ValueError: a missing column, ids that the log did not have by the model's step, a pair of a node with
+                itself, or an error of your own method.
         """
         check_process()
         frame = pair_frame(pairs)
         target_side = len(set(self.graph.dynamic.side_N.tolist())) - 1
         source_P = self.graph.numbers_of(frame["source"], side=0)
         target_P = self.graph.numbers_of(frame["target"], side=target_side)
+        check_distinct(self.graph.nodes["id"], source_P, target_P)
         with self._scoring():
             probability_P = self.forecast.probability(source_P, target_P)
         ids = self.graph.nodes["id"]
@@ -296,7 +298,7 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     """Read an interaction log: files of this machine, a data frame, an Arrow stream, or a list of tuples.
 
     Files are CSV and other delimited text, JSON lines or Parquet, plain or compressed. Columns and units that are not
-    given are guessed; `log.plan` holds them. Ids may be integers or texts.
+    given are guessed; `log.plan` holds them. Ids may be integers or texts: integers of 64 bits stay integers.
 
     Args:
         log: a path, several paths with rows of one form, a polars (also lazy) or pandas frame, any object with
@@ -334,9 +336,8 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     result = read_events(files, plan)
     check_bad_rows(result.quarantine, result.num_read, max_bad)
     are_texts = frame is not None and has_text_ids(frame, plan)
-    ids_type = pl.Int64 if result.events["source"].dtype.is_integer() and not are_texts else pl.String
-    columns = [pl.col(ENDS).cast(ids_type), pl.col("time").cast(_type_of_times(plan.time_unit)), "weight"]
-    return Log(events=result.events.select(columns), quarantine=result.quarantine, plan=plan)
+    columns = [*typed_ids(result.events, are_texts=are_texts), pl.col("time").cast(_type_of_times(plan.time_unit))]
+    return Log(events=result.events.select(*columns, "weight"), quarantine=result.quarantine, plan=plan)
 
 
 def fit(

@@ -139,6 +139,17 @@ def pair_frame(pairs: Any) -> pl.DataFrame:
     return pl.DataFrame({end: pl.Series(pairs[end].to_list(), strict=False).cast(pl.String) for end in ENDS})
 
 
+def typed_ids(events: pl.DataFrame, *, are_texts: bool) -> list[pl.Series]:
+    """Give the ids of both ends as Int64 where each is the usual text of such a number, else as texts."""
+    ids = [events[end] for end in ENDS]
+    if are_texts or all(each.dtype.is_integer() for each in ids):
+        return [each.cast(pl.String if are_texts else pl.Int64) for each in ids]
+    ids = [each.cast(pl.String) for each in ids]
+    distinct = pl.concat([each.unique() for each in ids])
+    is_number = distinct.cast(pl.Int64, strict=False).cast(pl.String) == distinct
+    return [each.cast(pl.Int64) for each in ids] if is_number.fill_null(value=False).all() else ids
+
+
 def has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:
     """Whether a column of ids of a frame has texts."""
     ends = (plan.columns.source, plan.columns.target)

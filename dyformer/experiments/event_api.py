@@ -5,6 +5,7 @@ from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from dyformer.experiments.api import Log, read_log
@@ -63,7 +64,7 @@ class EventModel:
         """Raise ValueError for ids of another type than those of the log, which no ranking could give back."""
         if self._ids.is_integer():
             names = pl.Series(ids, dtype=pl.String)
-            wrong = names.filter(names.cast(self._ids, strict=False).is_null())
+            wrong = names.filter(names.cast(self._ids, strict=False).cast(pl.String).ne_missing(names))
             if len(wrong):
                 raise ValueError(f"expected integer ids, as the log has; got {wrong[0]!r}")
 
@@ -84,10 +85,13 @@ class EventModel:
             horizon: one of those that were fitted.
 
         Raises:
-            ValueError: a time that is not after the newest event or does not fit the log, k below 1, or a horizon that
-                was not fitted.
+            ValueError: a source that is no id of the log's type, a time that is not after the newest event or does not
+                fit the log, k below 1, or a horizon that was not fitted.
         """
         check_process()
+        if isinstance(source, bool) or not isinstance(source, str | int | np.integer):
+            raise ValueError(f"source = {source!r}: expected an id, found {type(source).__name__}")
+        self._check_ids([str(source)])
         moment = None if at is None else _moment(at, self._plan.time_unit)
         if horizon is not None and horizon not in self._horizons:
             fitted = ", ".join(map(repr, self._horizons)) or "none"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 1 << 20
 ENDS = ("source", "target")
 TUPLE_COLUMNS = (*ENDS, "time", "weight")
+MAX_BITS = 63  # of an integer beside its sign
 MAX_WHOLE = 2**53  # a float up to it that is whole is written as an integer
 OUT_OF_RANGE = 1 << 62
 UNIT_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -57,8 +58,9 @@ def _of_tuples(rows: Sequence[object]) -> pl.DataFrame:
 
 
 def _of_one_type(values: Sequence[object]) -> pl.Series:
-    """Make a column; values of several types, such as integers and texts as ids, become texts."""
-    if len({type(value) for value in values if value is not None}) > 1:
+    """Make a column; values of several types, such as integers and texts as ids, and longer integers become texts."""
+    are_longer = any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in values)
+    if are_longer or len({type(value) for value in values if value is not None}) > 1:
         return pl.Series([None if value is None else str(value) for value in values], dtype=pl.String)
     return pl.Series(list(values))
 

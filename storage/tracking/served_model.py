@@ -19,7 +19,7 @@ from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from numpy.typing import NDArray
 
-from dyformer.evaluation.forecasts.forecast import Links
+from dyformer.evaluation.forecasts.forecast import Links, check_distinct
 from dyformer.evaluation.forecasts.stored_forecast import HISTORY_TABLES, forecast_from, history_from
 from dyformer.scoring.retrieval import MAX_NODES
 from dyformer.scoring.vector_spaces import rotated
@@ -65,7 +65,7 @@ class ServedModel(PythonModel):
 
         Raises:
             WrongRequest: other columns than `node` or `source` and `target`, unknown ids, or vectors of a model that
-                has none.
+                has none, or a pair of a node with itself.
         """
         try:
             return self._predicted(model_input, params)
@@ -90,6 +90,7 @@ class ServedModel(PythonModel):
         other = 1 if self.is_bipartite else 0
         source_P = self._rows([0] * len(rows), [str(name) for name in rows["source"]])
         target_P = self._rows([other] * len(rows), [str(name) for name in rows["target"]])
+        check_distinct(self.ids, source_P, target_P)
         return rows.assign(probability=self.forecast.probability(source_P, target_P))
 
     def _vectors(self, rows: pd.DataFrame, row_N: NDArray[np.int64]) -> pd.DataFrame:

@@ -142,6 +142,33 @@ def test_integer_ids_stay_integers_and_texts_of_digits_stay_texts(frame: pl.Data
         assert model.scores([(7, "2")])["source"].to_list() == pl.Series([7]).cast(dtype).to_list()
 
 
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [(-1, pl.Int64), (10**18, pl.Int64), (2**63 - 1, pl.Int64), (2**63, pl.String), (10**25, pl.String)],
+)
+def test_integer_ids_are_integers_whatever_sign_and_length_they_have(
+    first: int, kind: type[pl.DataType], tmp_path: Path
+) -> None:
+    rows = [(one, other, step) for step in range(4) for one, other in ((first, 2), (2, 3), (3, first))]
+    file = tmp_path / "log.csv"
+    file.write_text("source,target,time\n" + "".join(f"{one},{other},{step}\n" for one, other, step in rows))
+    for log in (rows, file):
+        read = dyformer.read_log(log, time_unit="step")
+        expected = [first, 2, 3] if kind == pl.Int64 else [str(first), "2", "3"]
+        assert read.events["source"].to_list() == expected * 4
+        assert read.snapshots("1").nodes.schema["id"] == kind
+    file.write_text(file.read_text().replace(f",{first},", ",007,"))
+    assert dyformer.read_log(file, time_unit="step").events["target"].to_list() == ["2", "3", "007"] * 4
+
+
+def test_a_pair_of_a_node_with_itself_has_no_probability(frame: pl.DataFrame) -> None:
+    model = dyformer.fit(dyformer.read_log(frame).snapshots("7d"), "L3", until=3)
+    with pytest.raises(
+        ValueError, match=r"expected pairs of two nodes.* found 1 of a node with itself, such as 'u0007'"
+    ):
+        model.scores([("u0007", "u0002"), ("u0007", "u0007")])
+
+
 def test_two_id_spaces_have_nodes_of_their_own() -> None:
     generator = np.random.default_rng(0)
     rows = {"user": generator.integers(40, size=3000), "item": generator.integers(40, size=3000), "t": np.arange(3000)}

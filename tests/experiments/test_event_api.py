@@ -83,6 +83,22 @@ def test_an_observed_id_of_another_type_than_those_of_the_log_is_refused():
     assert model.rank(2, k=20)["target"].dtype.is_integer()
 
 
+def test_a_source_that_is_no_id_of_the_log_is_refused():
+    numbers = [(int(user.removeprefix("u")), int(page.removeprefix("p")), time) for user, page, time in ROWS]
+    grown = model(numbers)
+    ranked = grown.rank(1, k=3)
+    assert ranked.equals(grown.rank("1", k=3))
+    assert ranked.equals(grown.rank(np.int64(1), k=3))
+    for wrong in (1.0, True, None, [1]):
+        with pytest.raises(ValueError, match=r"source = .*: expected an id, found "):
+            grown.rank(wrong)
+    for wrong in ("1.0", "one", "01", "+1"):
+        with pytest.raises(ValueError, match="expected integer ids, as the log has; got"):
+            grown.rank(wrong)
+    with pytest.raises(ValueError, match=r"source = 1\.0: expected an id, found float"):
+        model().rank(1.0)
+
+
 def test_observed_events_have_the_weights_of_the_column_that_the_log_has_them_in():
     rows = frame(ROWS).with_columns(amount=pl.int_range(pl.len()) % 7 * 10.0)
     grown = dyformer.fit_events(dyformer.read_log(rows, weight="amount", time_unit="s", bipartite=True))

@@ -229,6 +229,12 @@ def test_rows_that_cannot_be_predicted_are_refused(
         model.predict(None, pd.DataFrame(rows))
 
 
+def test_a_pair_of_a_node_with_itself_is_a_wrong_request(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
+    model = opened(forecast, names(), tmp_path)
+    with pytest.raises(ValueError, match=r"expected pairs of two nodes.* 1 of a node with itself, such as 'n1'"):
+        model.predict(None, pd.DataFrame({"source": ["n0", "n1"], "target": ["n1", "n1"]}))
+
+
 def test_which_links_needs_the_number_of_partners(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
     model, rows = opened(forecast, names(), tmp_path), pd.DataFrame({"node": ["n1"]})
     with pytest.raises(ValueError, match="links = 'new' needs the parameter k"):

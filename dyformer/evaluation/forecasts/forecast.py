@@ -142,6 +142,16 @@ class Forecast:
         return checked_scores(self.title, given, len(source_P), self.past.until + 1)
 
 
+def check_distinct(ids: Sequence[object] | pl.Series, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> None:
+    """Raise ValueError, with the node's own id, for a pair of a node with itself, of which there are no forecasts."""
+    same_P = np.flatnonzero(source_P == target_P)
+    if len(same_P):
+        raise ValueError(
+            f"expected pairs of two nodes, because links of a node with itself are not forecast; found"
+            f" {len(same_P)} of a node with itself, such as {ids[int(source_P[same_P[0]])]!r}"
+        )
+
+
 def _of_kind(retrieved: Retrieved, kind: Links) -> NDArray[np.bool_]:
     if kind == "all":
         return np.full(len(retrieved.node_R), fill_value=True)
