@@ -102,7 +102,7 @@ def retrain(
     if finished is not None:
         _finish_again(snapshots, finished)
         return finished
-    if as_of not in (None, "now") and (line := later_windows(snapshots)):
+    if as_of is not None and (line := later_windows(snapshots)):
         print(line, flush=True)
         return None
     with _timed(seconds, "drift"):

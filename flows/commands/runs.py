@@ -72,13 +72,14 @@ def finished_run(
             if became := send_again(address, drift["alarms"]):
                 print_plan(drift_line(drift | {"alarm": became}))
         project(Layout.from_environment())  # as every run does that has new rows
-    elif as_of not in (None, "now") and (line := later_windows(address)):
+    elif as_of is not None and (line := later_windows(address)):
         if few:
             print_plan(line)
             raise typer.Exit(NOTHING_TO_DO)
         raise LaterWindows(
             f"{line}: leave --as-of out; `dyformer benchmark {dataset} --protocol forecasts` evaluates those of earlier"
-            f" steps, and `dyformer predict {dataset}` with this time writes the champion's"
+            f" steps, and `dyformer predict {dataset}` with this time writes the champion's, if it was not trained on"
+            " later ones"
         )
     return report, seconds
 
@@ -152,7 +153,8 @@ def retrained(
         from flows.retrain import retrain as flow
 
         report = flow(dataset, reading, experiment, seed, as_of, from_scratch)
-    assert report is not None, "the windows were counted before"
+    if report is None:
+        raise ValueError(f"{dataset}: its windows were changed by another commit meanwhile: run it again")
     return report
 
 

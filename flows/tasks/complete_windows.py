@@ -14,7 +14,7 @@ from dyformer.logs.datasets import DATASETS
 from dyformer.logs.moments import UnreadableMoment, read_moment
 from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit, Window, WindowError
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from storage.artifacts.artifact import MANIFEST, lineage_of
+from storage.artifacts.artifact import MANIFEST
 from storage.bytes import files
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
@@ -77,14 +77,15 @@ def make_complete_snapshots(
 def later_windows(snapshots: str) -> str | None:
     """Say in one line that windows after those of the snapshots are complete; None where these are the newest ones.
 
-    Forecasts of a step that is known already are made to look at, or to evaluate: they are not published.
+    Forecasts of a step that is known already are made to look at, or to evaluate: they are not published. None, too,
+    where a number of windows divides a log that has grown, because its windows have moved.
     """
     opened = open_snapshots(snapshots)
-    layout, dataset = opened.layout, opened.dataset
-    end_time = lineage_of(snapshots).settings.get("end_time")
-    if end_time is None:
-        end_time = max(history(layout, dataset, opened.version)["last_time"]) + 1
-    if complete_until(layout, dataset) <= end_time:
+    dataset, end_time = opened.dataset, opened.time("end_time", opened.num_steps)
+    try:
+        if complete_until(opened.layout, dataset) <= end_time:
+            return None
+    except WindowsMove:
         return None
     return (
         f"{dataset}: later windows than those until {_text(end_time, opened.time_unit)} are complete already, and"
@@ -93,12 +94,16 @@ def later_windows(snapshots: str) -> str | None:
 
 
 def complete_until(layout: Layout, dataset: str) -> int:
-    """Return the time until which the windows of a log are complete as of its newest row; its first one for none."""
+    """Return the end of the newest complete window of a log as of its newest row; the first row's time without one.
+
+    Raises WindowsMove where a number of windows divides a log that has grown.
+    """
     commits = history(layout, dataset)
     record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
     end_T = _complete_ends(dataset, record, commits, None)
     if end_T is None:
-        return max(commits["last_time"]) + 1
+        whole = open_snapshots(make_snapshots(dataset, layout=layout))
+        return whole.time("end_time", whole.num_steps)
     return int(end_T[-1]) if len(end_T) else min(commits["first_time"])
 
 

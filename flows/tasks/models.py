@@ -104,7 +104,7 @@ def check_trained_before(opened: Snapshots, models: Sequence[str], step: int) ->
         if newest is not None and newest >= end_time:
             raise StepOutOfRange(
                 f"{model}: trained on events after step {step} of {opened.dataset}, so it is not used as of that step:"
-                " choose a later time, or weights that were trained until then, as with a setting (`changes`)"
+                " choose a later time, or train anew, as a retraining does"
             )
 
 

@@ -12,7 +12,7 @@ from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows.tasks.drift import read_drift
-from flows.tasks.evaluation.promote import MISSING, STEP_IN_TEST, champion_of, is_usable
+from flows.tasks.evaluation.promote import STEP_IN_TEST, champion_of, unusable
 from flows.tasks.models import TRAINING, Contender, open_model, trained_until
 from flows.tasks.report import newest_report, read_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
@@ -63,8 +63,8 @@ def start_of(snapshots: str, experiment: Experiment) -> Start:
         return Start(reason=f"{FRESH} there was no champion")
     if not record["models"]:
         return Start(reason=f"{FRESH} the champion, {record['title']}, has no weights")
-    if not is_usable(opened.layout, record):
-        return Start(reason=f"{FRESH} {MISSING}")
+    if (problem := unusable(opened, record)) is not None:
+        return Start(reason=f"{FRESH} {problem}")
     number, every = len(_outcomes(newest, end_time)), experiment.retrain.scratch_every
     if number % every == 0:
         return Start(reason=f"{FRESH} one of {every} retrainings is (retrain.scratch_every), and {number} were before")
@@ -136,12 +136,16 @@ def _added_nothing(outcome: dict[str, Any]) -> bool:
 
 
 def _model_of_vectors(opened: Snapshots) -> str | None:
-    """Return the model of the vectors that were published last; None where it is gone."""
+    """Return the model of the vectors that were published last; None where it is gone, or of rows taken back since."""
     addresses = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().to_list()
     vectors = manifest(opened.layout.absolute(addresses[-1])) if addresses else None
     inputs = [] if vectors is None else [opened.layout.absolute(name) for name in vectors.inputs]
-    models = [address for address in inputs if (made := manifest(address)) is not None and made.kind == "model"]
-    return models[0] if models else None
+    end_time = opened.time("end_time", opened.num_steps)
+    for address in inputs:
+        made = manifest(address)
+        if made is not None and made.kind == "model" and (made.max_event_time or 0) < end_time:
+            return address
+    return None
 
 
 def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:

@@ -29,7 +29,7 @@ from flows.tasks.evaluation.promote import (
     promote_if_better,
     unranked,
 )
-from flows.tasks.ingest import ingest_log
+from flows.tasks.ingest import ingest_log, undo_ingest
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.predict import write_forecasts
 from flows.tasks.report import run_metrics
@@ -639,3 +639,20 @@ def test_the_event_forecaster_by_pair_is_compared_only_where_a_setting_wants_it(
     usual, with_events = compared
     assert with_events - usual == {"Event forecaster by pair"}
     assert {"Forecaster without vectors", "L3"} < usual
+
+
+@pytest.mark.parametrize("is_ranked", [True, False])
+def test_a_champion_of_rows_that_were_taken_back_is_replaced(snapshots: str, tmp_path: Path, is_ranked: bool):
+    later = grown(tmp_path, "later", [*rows_of(6), *rows_of(7), "1,2,80"])
+    promoted(later, contender_of(later, 1.0), 9.0, {"L3": 1.0})
+    undo_ingest("mylog")
+    shorter = make_snapshots("mylog")
+    assert open_snapshots(shorter).num_steps == 5
+    if is_ranked:
+        contender = contender_of(shorter, 5.0)
+        outcome = promoted(shorter, contender, 5.0, {"L3": 1.0})
+        assert outcome["champion"] == named(contender)
+    else:
+        outcome = unranked(shorter, "no link")
+        assert outcome["champion"] is None
+    assert "rows after the newest step, which were taken back" in outcome["reason"]

@@ -61,3 +61,21 @@ def test_publications_that_can_be_compared_are(
     found = list(drift._shifts(None, [publication(5, *before), publication(6, *now)]))  # pyright: ignore
     assert {step for step, _, _ in found} <= {6}
     assert {metric: value for _, metric, value in found} == pytest.approx(expected)
+
+
+def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPatch):
+    rows = pl.DataFrame(
+        {
+            "number": [1, 2, 3],
+            "step": [5, 6, 5],
+            "start_time": [50, 60, 50],
+            "late": [None, False, True],  # the first one by an earlier version
+            "num_pairs": [None] * 3,
+        },
+        schema_overrides={"num_pairs": pl.Int64},
+    )
+    seen: list[int] = []
+    monkeypatch.setattr(drift, "_known", lambda opened: rows)
+    monkeypatch.setattr(drift, "_shifts", lambda opened, own: seen.extend(row["number"] for row in own) or [])
+    assert drift._published_values(None).is_empty()  # pyright: ignore
+    assert seen == [1, 2]

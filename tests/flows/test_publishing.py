@@ -15,14 +15,14 @@ from test_promote import champion_skill, contender_of, grown, named, promoted, r
 from dyformer.experiments.settings import Experiment
 from flows.cli import main
 from flows.ending import NOTHING_TO_DO
-from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.complete_windows import complete_until, later_windows, make_complete_snapshots
 from flows.tasks.finished import planned_report
 from flows.tasks.ingest import ingest_log, undo_ingest
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback
 from flows.tasks.publishing.ledger import write_outcomes
-from flows.tasks.publishing.publications import publish
+from flows.tasks.publishing.publications import is_late, publish
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
 from storage.artifacts.artifact import digest, read_bytes, read_table, write_artifact
@@ -408,6 +408,60 @@ def test_forecasts_whose_step_is_complete_when_they_are_published_are_late(snaps
     assert publications(layout(), "mylog")["late"].to_list() == [False, True]
     write_outcomes(make_complete_snapshots("mylog"))
     assert complete_rows(ledger(layout(), "mylog"))["number"].to_list() == [1]
+
+
+@pytest.mark.parametrize(("window", "end"), [("10 trim 0 20", 70), ("8 equal", 85)])
+def test_no_publication_of_a_log_without_later_steps_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str, end: int
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["source,target,time", *[r for k in range(1, 9) for r in rows_of(k)], ""])
+    )
+    reading = {"log": [str(tmp_path / "a.csv")], "time_unit": "step", "window": window, "bipartite": False}
+    ingest_log("mylog", {**reading, "finished": True}, lambda text: None)
+    whole = make_complete_snapshots("mylog")
+    opened = open_snapshots(whole)
+    assert opened.time("end_time", opened.num_steps) == complete_until(layout(), "mylog") == end
+    published_by_l3(whole)
+    assert publications(layout(), "mylog")["late"].to_list() == [False]
+
+
+def test_a_rollback_works_where_new_rows_have_moved_the_windows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    champion_skill: Callable,  # noqa: F811
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    champion_skill(1.0)
+    reading = {"time_unit": "step", "window": "6 equal", "bipartite": False}
+
+    def committed(name: str, rows: list[str]) -> None:
+        (tmp_path / name).write_text("\n".join(["source,target,time", *rows, ""]))
+        ingest_log("mylog", {"log": [str(tmp_path / name)], **reading}, lambda text: None)
+
+    committed("a.csv", [row for step in range(1, 7) for row in rows_of(step)])
+    whole = make_complete_snapshots("mylog")
+    first = published_by_l3(whole)
+    recency = Contender(title="Contact recency")
+    promoted(whole, contender_of(whole, 2.0), 1.0, {"L3": 1.0, "Contact recency": 9.0})
+    publish(whole, recency, write_forecasts(whole, recency), None)
+    committed("b.csv", rows_of(7))
+    assert rollback("mylog")["title"] == "L3"
+    assert latest(layout(), "mylog") == {"forecasts": first}
+    assert later_windows(whole) is None
+
+
+def test_a_shorter_window_makes_no_forecast_late_whose_own_step_goes_on(snapshots: str, tmp_path: Path):  # noqa: F811
+    promoted(snapshots, contender_of(snapshots, 1.0), 0.0, {"L3": 9.0})
+    forecasts = write_forecasts(snapshots, L3)
+    (tmp_path / "b.csv").write_text("source,target,time\n1,2,66\n")
+    ingest_log("mylog", {"log": [str(tmp_path / "b.csv")], "window": "5"}, lambda text: None)
+    assert complete_until(layout(), "mylog") == 65
+    assert not is_late(layout(), "mylog", forecasts)
+    (tmp_path / "c.csv").write_text("source,target,time\n1,2,70\n")
+    ingest_log("mylog", {"log": [str(tmp_path / "c.csv")]}, lambda text: None)
+    assert is_late(layout(), "mylog", forecasts)
 
 
 def test_a_rollback_that_ended_before_it_published_is_finished_and_not_undone(

@@ -29,6 +29,7 @@ from storage.layout import Layout
 
 CHAMPION = "champion"
 MISSING = "the champion's weights are missing"
+TAKEN_BACK = "the champion was trained on rows after the newest step, which were taken back"
 REPEATED = "another machine recorded a test of its own meanwhile, so this contender was compared again"
 MOST_TRIES = 5
 STEP_IN_TEST = " on the step that ends at "  # between contender and time, in the key of a test
@@ -60,7 +61,8 @@ def promote_if_better(
 
     The contender, the champion, the baselines and the forecaster without vectors are compared on the same queries; a
     champion without scores among `rankings` is evaluated here. One that was trained on the step stays without a test.
-    One whose weights are missing, or do not fit this version, is replaced. A contender is tested once against a
+    One whose weights are missing, do not fit this version, or are of rows after the step, which were taken back since,
+    is replaced. A contender is tested once against a
     champion on a step, which is known by its end time: after that the recorded outcome is returned, whatever rows have
     come. Where another machine recorded a test meanwhile, the contender is compared again, with the champion of then.
     Without models of its own, the contender may be the champion: then the baselines alone are compared with it.
@@ -99,7 +101,7 @@ def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: s
     opened = given.opened
     record, stamp = read_champion(opened.layout, opened.dataset)
     key = f"{identity(contender)}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
-    known = record if record is not None and is_usable(opened.layout, record) else None
+    known = record if record is not None and unusable(opened, record) is None else None
     if known is not None and key in known["tests"]:
         return _recorded(known["tests"][key], rule)
     if known is not None and known["identity"] == identity(contender) and contender.models:
@@ -126,8 +128,8 @@ def unranked(snapshots: str, reason: str) -> dict[str, Any]:
     """Give the outcome of a run whose newest step cannot be ranked: nobody is promoted."""
     opened = open_snapshots(snapshots)
     record = champion_of(opened.layout, opened.dataset)
-    if record is not None and not is_usable(opened.layout, record):
-        record, reason = None, f"{reason}; {MISSING}"
+    if record is not None and (problem := unusable(opened, record)) is not None:
+        record, reason = None, f"{reason}; {problem}"
     return _absolute(opened.layout, _outcome(record, record, reason))
 
 
@@ -179,7 +181,7 @@ def _tested(
             f"{contender.title}: expected its scores of {opened.layout.relative(given.queries)} with seed "
             f"{given.seed}, and the rankings have none by these models: rank it first"
         )
-    if record is not None and _was_trained_on(given, record):
+    if record is not None and unusable(opened, record) is None and _was_trained_on(given, record):
         reason = f"the champion was trained on step {step}, so it cannot be compared there"
         return _outcome(record, record, reason), None
     champion, problem = _champions_scores(given, record)
@@ -233,6 +235,15 @@ def _was_trained_on(given: _Given, record: dict[str, Any]) -> bool:
     return any(each and trained_until(each, given.opened) >= given.drawn.step for each in trained)
 
 
+def unusable(opened: Snapshots, record: dict[str, Any]) -> str | None:
+    """Say why a champion's weights cannot be used as of the newest step; None where they can."""
+    if not is_usable(opened.layout, record):
+        return MISSING
+    end_time = opened.time("end_time", opened.num_steps)
+    newest = [lineage_of(opened.layout.absolute(model)).max_event_time for model in record["models"]]
+    return TAKEN_BACK if any(time is not None and time >= end_time for time in newest) else None
+
+
 def is_usable(layout: Layout, record: dict[str, Any]) -> bool:
     """Whether all weights of a champion are there."""
     return all(manifest(layout.absolute(model)) for model in record["models"])
@@ -244,8 +255,8 @@ def _champions_scores(given: _Given, record: dict[str, Any] | None) -> tuple[Sco
         return None, None
     opened, title = given.opened, record["title"]
     models = tuple(opened.layout.absolute(model) for model in record["models"])
-    if not is_usable(opened.layout, record):
-        return None, MISSING
+    if (problem := unusable(opened, record)) is not None:
+        return None, problem
     try:
         scored = _scores_of(given, Contender(title=title, models=models)) or _ranked(given, title, models)
     except (WeightsDoNotFit, OldSettings):

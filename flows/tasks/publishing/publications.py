@@ -1,12 +1,15 @@
 """Forecasts and vectors of the champion -> the publication that names them, by which views and the ledger find them."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
 
+from dyformer.graphs.windows import WindowsMove, next_window
+from dyformer.logs.time_windows import Window
 from flows.tasks.complete_windows import complete_until
 from flows.tasks.evaluation.promote import MOST_TRIES, champion_of, identity
 from flows.tasks.models import Contender, space_of
@@ -27,6 +30,7 @@ from storage.champions import (
     replace_champion,
     tenure,
 )
+from storage.events.declarations import declaration
 from storage.events.table import history
 from storage.layout import Layout
 
@@ -67,10 +71,21 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
 
 
 def is_late(layout: Layout, dataset: str, forecasts: str) -> bool:
-    """Whether the step of forecasts is complete by now."""
-    newest = lineage_of(forecasts).max_event_time
+    """Whether the step of forecasts is complete by now.
+
+    The steps of a log that a number of windows divides are never so: they move when rows come.
+    """
+    made = lineage_of(forecasts)
+    window, newest = Window.parse(made.settings["window"]), made.max_event_time
     assert newest is not None
-    return complete_until(layout, dataset) > newest + 1  # where their step begins
+    if window.count is not None:
+        return False
+    unit = (declaration(layout, dataset) or {})["time_unit"]
+    end = next_window(newest + 1, newest + 1, 0, window, unit).end  # fixed lengths follow from their own start
+    assert end is not None
+    with suppress(WindowsMove):
+        return complete_until(layout, dataset) >= end
+    return False
 
 
 def taken_back_line(layout: Layout, dataset: str) -> str | None:
