@@ -340,7 +340,7 @@ def report(
         typer.Option(help="file to write (by default DATASET-report.html)", dir_okay=False, show_default=False),
     ] = None,
 ) -> None:
-    """Write the report of the newest run as one HTML file that opens offline."""
+    """Write the report that was made last as one HTML file that opens offline."""
     check_ingested(dataset)
     from flows.tasks.report import newest_report, read_report, report_page
 

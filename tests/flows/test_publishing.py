@@ -427,7 +427,7 @@ def test_no_publication_of_a_log_without_later_steps_is_late(
     assert publications(layout(), "mylog")["late"].to_list() == [False]
 
 
-def test_a_rollback_works_where_new_rows_have_moved_the_windows(
+def test_a_rollback_needs_no_windows_that_new_rows_have_moved(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     champion_skill: Callable,  # noqa: F811
