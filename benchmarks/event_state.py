@@ -69,7 +69,8 @@ def main() -> None:
         used = {table: len(arrays[f"{table}.count"]) for table in TABLES}
         print(f"event_state_{name} slots {used}")
         allocated = states[0].allocated_bytes()
-        for table, num_slots in ((name, num) for name, num in used.items() if num):  # those of another kind of log are empty
+        used_tables = {table: num_slots for table, num_slots in used.items() if num_slots}  # by the kind of log
+        for table, num_slots in used_tables.items():
             part = sum(values.nbytes for key, values in arrays.items() if key.startswith(f"{table}."))
             sizes = f"{part / num_slots:.0f}, allocated {allocated[table] / num_slots:.0f}"
             print(f"event_state_{name} {table} bytes a slot {sizes}")
