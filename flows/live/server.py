@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import dyformer
 from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.scoring.event_horizon import FittedHorizon
+from dyformer.scoring.sent_events import BadEvent, SentEvent, checked_event
 from flows.live.page import node_page, openapi_page
-from flows.live.service import BadEvent, LiveService, SentEvent, checked_event
+from flows.live.service import LiveService
 from flows.tasks.live import ranking_record, written_id
 from storage.bytes.files import WriteFailed
 

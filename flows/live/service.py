@@ -5,25 +5,21 @@ it counts and before it is acknowledged. The state is that of the newest commit 
 has yet.
 """
 
-import math
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from dyformer.logs.contract import TimeRange, time_difference
-from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
-from dyformer.logs.time_windows import TimeUnit, horizon_length
-from dyformer.logs.validation import LAST_STEP
+from dyformer.logs.contract import TimeRange
+from dyformer.logs.time_windows import horizon_length
 from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
+from dyformer.scoring.sent_events import SentEvent, check_era, named_events
 from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
@@ -32,82 +28,9 @@ from storage.events.table import history, newest_version, node_dictionary, scan_
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, WaitingEvents
 
-MOST_LETTERS = 1_000  # of an id
-AHEAD = 86_400_000_000  # microseconds that an event may be ahead of this machine's clock
-CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-FLOAT = re.compile(r"[+-]?\d+\.0*")  # an ingest reads 7.0 as 7
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_FITS = 60.0  # of horizons, because one that fails may take minutes
 SECONDS_BETWEEN_LATE = 30.0  # a state is made anew for late events at most so often, because it takes a whole pass
-
-
-class BadEvent(ValueError):
-    """An event that does not fit the log; the message says what was expected."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SentEvent:
-    """An event of a log: the user's ids as texts, and the time in units of the log."""
-
-    source: str
-    target: str
-    time: int
-    weight: float
-
-    def record(self, unit: TimeUnit) -> dict[str, Any]:
-        """Give the event as a line of the file; `moment` is the time as the state has it."""
-        written = written_moment(self.time, unit)
-        return {
-            "source": self.source,
-            "target": self.target,
-            "time": written,
-            "weight": self.weight,
-            "moment": self.time,
-        }
-
-
-def checked_event(source: str | int, target: str | int, time: str | float, weight: float, unit: TimeUnit) -> SentEvent:
-    """Check one event; raises BadEvent, so that a later ingest rejects no event that was accepted."""
-    if not math.isfinite(weight) or weight < 0:
-        raise BadEvent(f"the weight {weight}: expected a finite number from 0 on")
-    try:
-        moment = read_moment(time, unit)
-    except UnreadableMoment as error:
-        raise BadEvent(str(error)) from error
-    if unit == "step" and not 0 <= moment <= LAST_STEP:
-        raise BadEvent(f"the time {moment}: expected a step from 0 to {LAST_STEP:,}")
-    return SentEvent(source=_id("source", source), target=_id("target", target), time=moment, weight=float(weight))
-
-
-def check_era(times: Sequence[int], stored: TimeRange, unit: TimeUnit) -> None:
-    """Raise BadEvent for times far from those of the log, or after tomorrow: all later events would be late."""
-    for moment in (min(times), max(times)):
-        problem = time_difference(moment, stored, unit)
-        if problem is not None:
-            raise BadEvent(f"{problem}: expected times that continue the log")
-    if unit != "step" and max(times) > time.time_ns() // 1_000 + AHEAD:
-        raise BadEvent(f"the time {written_moment(max(times), unit)}: expected none after tomorrow")
-
-
-def named_events(events: Sequence[SentEvent]) -> NamedEvents:
-    """Put events in order of time; those of one time stay in their order."""
-    ordered = sorted(events, key=lambda event: event.time)
-    return NamedEvents(
-        sources=[event.source for event in ordered],
-        targets=[event.target for event in ordered],
-        times=[event.time for event in ordered],
-        weights=[event.weight for event in ordered],
-    )
-
-
-def _id(end: str, value: str | int) -> str:
-    text = str(value)
-    if not text or text != text.strip() or len(text) > MOST_LETTERS or CONTROL.search(text) or FLOAT.fullmatch(text):
-        raise BadEvent(
-            f"the {end} {text[:40]!r}: expected an integer, or a text of 1 to {MOST_LETTERS:,} letters without control"
-            " characters, spaces at its ends, or the form of a number like 7.0"
-        )
-    return text
 
 
 @dataclass(kw_only=True, eq=False)

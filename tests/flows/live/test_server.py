@@ -18,12 +18,13 @@ from waiting import wait_for
 
 from dyformer.scoring import event_horizon, heads
 from dyformer.scoring.event_forecaster import TooFewPastEvents
+from dyformer.scoring.sent_events import SentEvent, checked_event
 from dyformer.streams.event_log import EventQueries
 from flows.live import page, server
 from flows.live import service as live
 from flows.live.running import serve_dataset
 from flows.live.server import application
-from flows.live.service import LiveService, SentEvent
+from flows.live.service import LiveService
 from flows.service.guard import Guard
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log
@@ -491,8 +492,6 @@ def test_a_server_that_starts_again_has_what_was_acknowledged(client, store):
 
 
 def test_events_of_several_threads_are_written_together_and_once(service, store):
-    from flows.live.service import checked_event
-
     def send(number):
         moment = checked_event(f"u{number}", "p1", NEXT + number, 1.0, "s")
         for _ in range(5):

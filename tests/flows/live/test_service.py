@@ -8,8 +8,9 @@ from served import served
 from waiting import wait_for
 
 from dyformer.logs.moments import written_moment
+from dyformer.scoring.sent_events import SentEvent
 from flows.live.server import application
-from flows.live.service import LiveService, SentEvent
+from flows.live.service import LiveService
 from storage.bytes import files
 from storage.bytes.files import WriteFailed
 from storage.raw.received import WaitingEvents
