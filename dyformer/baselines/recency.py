@@ -30,11 +30,16 @@ class DecayedContacts:
 
     def sent(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Give the decayed number of interactions from each source to its target, [P]."""
-        if not len(self.key_K):
-            return np.zeros(len(source_P))
-        key_P = source_P * self.num_nodes + target_P
-        position_P = np.minimum(np.searchsorted(self.key_K, key_P), len(self.key_K) - 1)
-        return np.where(self.key_K[position_P] == key_P, self.contact_K[position_P], 0)
+        return _looked_up(self.key_K, self.contact_K, source_P * self.num_nodes + target_P, 0)
+
+
+def _looked_up(
+    key_K: NDArray[np.int64], value_K: NDArray[np.float64], key_P: NDArray[np.int64], missing: float
+) -> NDArray[np.float64]:
+    if not len(key_K):
+        return np.full(len(key_P), missing)
+    found_P = np.minimum(np.searchsorted(key_K, key_P), len(key_K) - 1)
+    return np.where(key_K[found_P] == key_P, value_K[found_P], missing)
 
 
 def decayed_contacts(graph: PreparedGraph, half_life: float = HALF_LIFE) -> DecayedContacts:
@@ -76,6 +81,51 @@ class ContactRecency:
             return contact_P + self.activity_weight * activity_P
 
         return score_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatestContact:
+    """Rank a source's past partners by the time of the newest interaction in either direction, then other targets.
+
+    A partner's score is 1 + the fraction of the history that had gone by then; with `newest_only` it is that of the
+    source's newest partner alone (of several at one time all), and the others are like strangers. A stranger's is
+    a / (1 + a) for the target's activity a, decayed with the half-life in windows. Where both orders are the same pair,
+    the newest partner is that of either end, and the activity that of both.
+    """
+
+    newest_only: bool = False
+    half_life: float = HALF_LIFE
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Find the newest contacts of the history; of labels only counts whether their pairs have a direction."""
+        activity_N = decayed_contacts(graph, self.half_life).activity_N
+        num_nodes, key_K, position_K, newest_N = _latest_contacts(graph)
+        directed = graph.history.directed and (not labelled or labelled[0].directed)
+
+        def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+            position_P = _looked_up(key_K, position_K, source_P * num_nodes + target_P, -np.inf)
+            is_partner_P = position_P > -np.inf
+            activity_P = activity_N[target_P] + (0 if directed else activity_N[source_P])
+            if self.newest_only:
+                newest_P = newest_N[source_P] if directed else np.minimum(newest_N[source_P], newest_N[target_P])
+                is_partner_P &= position_P >= newest_P
+            return np.where(is_partner_P, 1 + position_P / graph.until, activity_P / (1 + activity_P))
+
+        return score_pairs
+
+
+def _latest_contacts(graph: PreparedGraph) -> tuple[int, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Give the number of nodes, the sorted keys [K] of pairs, and the newest positions of each and of each node."""
+    interactions, num_nodes = interactions_of(graph.history), len(graph.history.node_N)
+    source_2R = np.concatenate([interactions.source_R, interactions.target_R])
+    target_2R = np.concatenate([interactions.target_R, interactions.source_R])
+    differs_2R, position_2R = source_2R != target_2R, np.tile(interactions.position_R, 2)
+    key_2R, newest_N = source_2R * num_nodes + target_2R, np.full(num_nodes, -np.inf)
+    key_K = distinct(key_2R[differs_2R])
+    position_K = np.full(len(key_K), -np.inf)
+    np.maximum.at(position_K, np.searchsorted(key_K, key_2R[differs_2R]), position_2R[differs_2R])
+    np.maximum.at(newest_N, source_2R[differs_2R], position_2R[differs_2R])
+    return num_nodes, key_K, position_K, newest_N
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ FORECASTER_WITHOUT = "Forecaster without vectors"
 
 ORDER: tuple[tuple[str, ...], ...] = (
     # counts of past interactions
-    ("EdgeBank (ever)", "EdgeBank (last)", "EdgeBank (decayed)", "Contact recency"),
+    ("EdgeBank (ever)", "EdgeBank (last)", "EdgeBank (decayed)", "Last contact", "Recency rank", "Contact recency"),
     ("Preferential attachment", "Preferential attachment (last)", "Popularity (decayed)"),
     # the neighbourhood of a pair
     ("Common neighbours", "Adamic-Adar", "Adamic-Adar x recent activity", "L3", "Shortest path"),

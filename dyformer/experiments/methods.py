@@ -18,7 +18,7 @@ from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRec
 from dyformer.baselines.event_mixture import EventMixture
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment, RecentPaths
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
-from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
+from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, LatestContact
 from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.experiments.titles import UnknownMethod, full_title
@@ -256,6 +256,8 @@ METHODS: dict[str, Method] = {
     "Common neighbours": NeighbourPaths(kind="common_neighbors"),
     "Adamic-Adar": NeighbourPaths(kind="adamic_adar"),
     "L3": NeighbourPaths(kind="l3"),
+    "Last contact": LatestContact(newest_only=True),
+    "Recency rank": LatestContact(),
     "Contact recency": ContactRecency(),
     "Adamic-Adar x recent activity": ActiveAdamicAdar(),
     "Adamic-Adar x root of recent degree": RecentPaths(kind="adamic_adar"),

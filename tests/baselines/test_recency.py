@@ -6,7 +6,7 @@ import pytest
 from ranked_logs import growing_log
 from toy_graphs import toy_graph
 
-from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, decayed_contacts
+from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, LatestContact, decayed_contacts
 from dyformer.embedder import LabelledStep, Scorer
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -69,6 +69,38 @@ def test_reversed_contacts_count_less_and_strangers_by_activity():
     score = ContactRecency().fit_pairs(prepared(toy_graph([(0, 1), (2, 3), (2, 4), (2, 5), (0, 3)]), 1), ())
     sent, received, busy, quiet = score(np.array([0, 1, 1, 1]), np.array([1, 0, 2, 4]))
     assert sent > received > busy > quiet > 0
+
+
+@pytest.mark.parametrize("newest_only", [True, False])
+@pytest.mark.parametrize(("directed", "of_pairs"), [(True, True), (True, False), (False, False)])
+def test_latest_contact_is_its_rule(directed: bool, of_pairs: bool, newest_only: bool):
+    until, contact = 4, contacts_of(GRAPH, 4)
+    activity = {node: sum(value for pair, value in contact.items() if node in pair) for node in NODES.tolist()}
+    rows = interactions_of(GRAPH)
+    latest = {}  # of pairs in both orders, since the rows are in order of time
+    for source, target, time in zip(rows.source_R.tolist(), rows.target_R.tolist(), rows.time_R.tolist(), strict=True):
+        if source != target and time < until:
+            latest[source, target] = latest[target, source] = time
+    newest = {node: max((time for pair, time in latest.items() if node in pair), default=-1) for node in NODES.tolist()}
+    expected = []
+    for source, target in zip(SOURCE_P.tolist(), TARGET_P.tolist(), strict=True):
+        time = latest.get((source, target), -1)
+        first = newest[source] if of_pairs else min(newest[source], newest[target])
+        busy = activity[target] if of_pairs else activity[target] + activity[source]
+        is_partner = time >= first if newest_only and time >= 0 else time >= 0
+        expected.append(1 + time / until if is_partner else busy / (1 + busy))
+    assert 20 < sum(score >= 1 for score in expected) < len(expected) / 2
+    nothing = np.zeros(0, dtype=np.int64)
+    graph = prepared(replace(GRAPH, directed=directed), until)
+    examples = LinkExamples(source_P=nothing, target_P=nothing, positive_P=nothing > 0, new_P=nothing > 0)
+    labelled = [LabelledStep(before=graph, examples=examples, weight=1.0, directed=of_pairs)]
+    found = LatestContact(newest_only=newest_only).fit_pairs(graph, labelled)(SOURCE_P, TARGET_P)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_of_a_log_of_self_loops_all_targets_have_one_score():
+    found = LatestContact().fit_pairs(prepared(toy_graph([(0, 0), (1, 1)]), 1), ())(np.array([0]), np.array([1]))
+    assert found.tolist() == [0]
 
 
 def test_adamic_adar_is_multiplied_by_the_activity_of_both_ends():
