@@ -28,6 +28,7 @@ PUBLISHED = ("vectors", "forecasts")
 VERSION = re.compile(r"version=(\d+)")
 CODE = (
     "dyformer.experiments.methods",  # all that a run trains and scores by
+    *(PROTOCOLS[name] for name in ("prequential", "paper", "forecasts")),  # those of `run_metrics`
     "dyformer.evaluation.drift",
     "dyformer.evaluation.forecasts.best_partners",
     "dyformer.evaluation.forecasts.forecast_rows",
