@@ -189,7 +189,7 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     """List commands to use after a run: show its forecasts, its vectors, make more forecasts, open MLflow."""
     dataset, addresses = summary["dataset"], summary["addresses"]
     program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
-    columns, of_dataset = "id, partner_id, probability, linked_before", f"where dataset = '{dataset}'"
+    columns, of_dataset = "id, partner_id, probability, score, linked_before", f"where dataset = '{dataset}'"
     if not summary["directed"]:  # each pair is among those of both its ends
         columns = f"distinct on (least(id, partner_id), greatest(id, partner_id)) {columns}"
     tables = [f"{kind} where {_keys(addresses[kind])}" for kind in ("forecasts", "vectors")]

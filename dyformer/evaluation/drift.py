@@ -147,7 +147,7 @@ def drift_texts(rows: pl.DataFrame) -> pl.DataFrame:
     """Write rows of DRIFT_SCHEMA for a reader: the same columns, numbers without logarithms."""
     values = [[value_text(row["metric"], row[name]) for row in rows.to_dicts()] for name in ("value", "usual")]
     texts = [pl.Series(name, text, pl.String()) for name, text in zip(("value", "usual"), values, strict=True)]
-    return rows.with_columns(*texts, pl.col("deviation").round(1))
+    return rows.with_columns(*texts, pl.col("deviation").round(1) + 0.0)  # no -0
 
 
 def _counts(snapshot: Snapshot) -> dict[str, float]:

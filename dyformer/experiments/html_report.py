@@ -240,7 +240,7 @@ def _section(title: str, tables: Sequence[PrintedTable], plots: Iterable[tuple[s
     drawn = list(plots)
     if tables or drawn:
         yield f'<h2 id="{re.sub(r"[^a-z]+", "-", title.lower())}">{escape(title)}</h2>'
-        yield from (f"<p>{escape(sentence)}</p>" for table in tables for sentence in table.sentences)
+        yield from (f"<p>{_with_code(sentence)}</p>" for table in tables for sentence in table.sentences)
         for name, plot in drawn:
             yield f'<img alt="{escape(name)}" src="data:image/png;base64,{_encoded(plot)}">'
         for table in tables:

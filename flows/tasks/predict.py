@@ -340,7 +340,7 @@ def _named(links: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 NUM_SHOWN = 10
-SHOWN = ("id", "partner_id", "probability", "linked_before")
+SHOWN = ("id", "partner_id", "probability", "score", "linked_before")  # a score divides equal probabilities
 
 
 def write_first_forecasts(snapshots: str, seed: int = 0) -> str | None:
