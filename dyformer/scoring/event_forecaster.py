@@ -1,6 +1,7 @@
 """Events -> the probability of each target to be the next of a source: a gate, past partners, and new ones.
 
-R rows of candidates    F features    Q queries    C candidates    D targets    K best targets
+R rows of candidates    F features    Q queries    P parts: past partners and new ones of each query
+C candidates    D targets    K best targets
 
 P(target) = (1 - P(new)) x softmax over the past partners, or P(new) x P(retrieved | new) x softmax over the new ones
 that the state's lists hold. A target without a row follows below these, by its newly won partners. The features are
@@ -34,6 +35,14 @@ def _spread_scores(score_QC, probability_R, target_R, start_Q1, candidate_QC, nu
                 score_QC[query, column] = probability_R[row]
         for row in range(start_Q1[query], start_Q1[query + 1]):
             row_D[target_R[row]] = -1
+
+
+def _past_and_new(part_P: NDArray[np.int64]) -> tuple[Any, Any]:
+    """Choose the rows of past partners and those of new ones, of queries with these numbers of both in turn."""
+    if len(part_P) == 2:  # of one query they stand together: nothing is copied
+        return slice(part_P[0]), slice(part_P[0], None)
+    is_new_R = np.repeat(np.arange(len(part_P)) % 2 == 1, part_P)
+    return ~is_new_R, is_new_R
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +86,18 @@ class FittedEventForecaster:
 
     def probabilities(self, rows: CandidateRows) -> NDArray[np.float64]:
         """Give the probability [R] that a candidate is the target of its query's event."""
-        part_Q2 = np.column_stack([rows.num_past_Q, rows.num_new_Q])
-        start = np.concatenate([[0], np.cumsum(part_Q2)])
-        is_new_R = np.repeat(np.tile([False, True], len(part_Q2)), part_Q2.ravel())
+        num_queries = len(rows.num_past_Q)
+        part_P = np.stack([rows.num_past_Q, rows.num_new_Q], axis=1).ravel()  # past and new ones of each query
+        start_P1 = np.zeros(2 * num_queries + 1, dtype=np.int64)
+        np.cumsum(part_P, out=start_P1[1:])
         logit_R = np.empty(len(rows.row_RF))
-        for head, chosen_R in ((self.past, ~is_new_R), (self.new, is_new_R)):
+        for head, chosen_R in zip((self.past, self.new), _past_and_new(part_P), strict=True):
             logit_R[chosen_R] = head.logits(rows.row_RF[chosen_R])
-        new_Q = np.ones(len(part_Q2))
+        new_Q = np.ones(num_queries)
         has_past_Q = rows.num_past_Q > 0
-        new_Q[has_past_Q] = self.gate.probability(rows.row_RF[start[:-1:2][has_past_Q]])
-        part_probability_Q2 = np.column_stack([1 - new_Q, new_Q * self.retrieved])
-        return softmax(logit_R, start) * np.repeat(part_probability_Q2.ravel(), part_Q2.ravel())
+        new_Q[has_past_Q] = self.gate.probability(rows.row_RF[start_P1[:-1:2][has_past_Q]])
+        probability_P = np.stack([1 - new_Q, new_Q * self.retrieved], axis=1).ravel()
+        return softmax(logit_R, start_P1) * np.repeat(probability_P, part_P)
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON, of which `from_record` makes an equal object."""

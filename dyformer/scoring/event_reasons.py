@@ -6,7 +6,8 @@ R rows    F features    Q queries    N nodes of all trees    L leaves of all tre
 """
 
 import math
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_heads import GroupHead
-from dyformer.streams.event_state import FEATURES, INDEX, names
+from dyformer.streams.event_state import FEATURES, HALF_LIVES, INDEX, names
 from dyformer.streams.feature_words import STEMS, in_words
 
 DEFAULT_LEFT = 2  # bit of LightGBM's decision_type
@@ -103,6 +104,7 @@ def path_contributions(trees, row_RF):
 
 
 NUM_REASONS = 3
+MOST_READ = (NUM_REASONS - 1) * len(HALF_LIVES) + 1  # features of a row, in which as many stems are
 COMMON = np.array([INDEX[name] for group in ("received", "source", "context") for name in names()[group]])
 """Features that all candidates of a query share, so that none of them ranks one before another."""
 
@@ -128,17 +130,18 @@ def reasons(
             raised_RF[chosen_R] = contributions(head, row_RF[chosen_R])
     raised_RF[:, COMMON] = 0
     raised_RF[np.isnan(row_RF)] = 0
-    half_lives = fitted.settings.half_lives
-    return [
-        [in_words(FEATURES[f], float(row_F[f]), half_lives, has_steps=has_steps) for f in _strongest(raised_F)]
-        for row_F, raised_F in zip(row_RF, raised_RF, strict=True)
-    ]
+    order_RK = np.argsort(-raised_RF, axis=1, kind="stable")[:, :MOST_READ]
+    raised_RK, value_RK = (np.take_along_axis(each_RF, order_RK, axis=1) for each_RF in (raised_RF, row_RF))
+    write = partial(in_words, half_lives=fitted.settings.half_lives, has_steps=has_steps)
+    columns = zip(order_RK.tolist(), raised_RK.tolist(), value_RK.tolist(), strict=True)
+    return [[write(FEATURES[f], value) for f, value in _strongest(*row)] for row in columns]
 
 
-def _strongest(raised_F: NDArray[np.float64]) -> list[int]:
-    chosen: dict[str, int] = {}
-    for feature in np.argsort(-raised_F, kind="stable").tolist():
-        if raised_F[feature] <= 0 or len(chosen) == NUM_REASONS:
+def _strongest(features: list[int], raised: list[float], values: list[float]) -> Iterable[tuple[int, float]]:
+    """Give the features that raise a row most, one of each stem, and their values; the columns have them in order."""
+    chosen: dict[str, tuple[int, float]] = {}
+    for feature, amount, value in zip(features, raised, values, strict=True):
+        if amount <= 0 or len(chosen) == NUM_REASONS:
             break
-        chosen.setdefault(STEMS[feature], feature)
-    return list(chosen.values())
+        chosen.setdefault(STEMS[feature], (feature, value))
+    return chosen.values()

@@ -6,6 +6,7 @@ brackets.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from dyformer.streams.event_state import FEATURES, HALF_LIVES
@@ -119,15 +120,21 @@ def in_words(feature: str, value: float, half_lives: Sequence[float] = HALF_LIVE
 
     In a log with integer steps, a step stands for a second.
     """
-    form, words = WORDS[stem_of(feature)]
+    form, words = _words(feature, tuple(half_lives), has_steps)
     written = _steps if has_steps else duration
     if form == "gap":
-        text = f"{written(abs(value))} {'later' if value >= 0 else 'earlier'}"
-    else:
-        text = written(value) if form == "age" else _FORMS[form](value)
+        return words.format(f"{written(abs(value))} {'later' if value >= 0 else 'earlier'}")
+    return words.format(written(value) if form == "age" else _FORMS[form](value))
+
+
+@lru_cache(maxsize=1024)
+def _words(feature: str, half_lives: tuple[float, ...], has_steps: bool) -> tuple[Form, str]:
+    """Give the form of a feature's value and the words around it."""
+    form, words = WORDS[stem_of(feature)]
     if "{half_life}" not in words:
-        return words.format(text)
-    return words.format(text, half_life=written(half_lives[int(feature.rpartition("_")[2])]))
+        return form, words
+    written = _steps if has_steps else duration
+    return form, words.replace("{half_life}", written(half_lives[int(feature.rpartition("_")[2])]))
 
 
 def _steps(value: float) -> str:
