@@ -16,8 +16,10 @@ from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.event_reasons import reasons
 from dyformer.streams.event_log import EventLog
-from dyformer.streams.event_state import INDEX, EventState
+from dyformer.streams.event_state import INDEX, EventState, Rest
+from dyformer.streams.kernels.tables import no_rest
 
+NUMBERED_AT_ONCE = 1_000  # events, about a millisecond
 CONTACTS = [INDEX["contacts"], INDEX["replies"]]
 
 
@@ -102,17 +104,19 @@ class NodeIds:
         """Whether sources and targets are different nodes."""
         return self.targets is not self.sources
 
-    def numbered(self, events: NamedEvents) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def numbered(self, events: NamedEvents, rest: Rest = no_rest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give the numbers of the ends of events, and numbers to new nodes, source before target."""
         # One number after the other, because other threads wait while an array is made of a list.
-        number_E2 = np.fromiter(self._numbers(events), dtype=np.int64, count=2 * len(events)).reshape(-1, 2)
+        number_E2 = np.fromiter(self._numbers(events, rest), dtype=np.int64, count=2 * len(events)).reshape(-1, 2)
         source_E, target_E = number_E2.T
         return np.ascontiguousarray(source_E), np.ascontiguousarray(target_E)
 
-    def _numbers(self, events: NamedEvents) -> Iterator[int]:
-        for source, target in zip(events.sources, events.targets, strict=True):
+    def _numbers(self, events: NamedEvents, rest: Rest) -> Iterator[int]:
+        for event, (source, target) in enumerate(zip(events.sources, events.targets, strict=True)):
             yield _number(self.sources, self.source_numbers, source)
             yield _number(self.targets, self.target_numbers, target)
+            if event % NUMBERED_AT_ONCE == NUMBERED_AT_ONCE - 1:
+                rest()
 
 
 def _number(names: list[str], numbers: dict[str, int], name: str) -> int:
@@ -158,19 +162,25 @@ class LiveRanking:
         with self._lock:
             self._state.keep_vectors()
 
-    def grow_ahead(self) -> None:
-        """Make room for later events in a thread beside requests, which then need not wait for it; call it often."""
-        self._state.grow_ahead(self._lock)
+    def grow_ahead(self, rest: Rest = no_rest) -> None:
+        """Make room for later events in a thread beside requests, which then need not wait for it; call it often.
 
-    def observe(self, events: NamedEvents) -> None:
-        """Take events that follow those so far, of known nodes and new ones. Raises ValueError for older ones."""
+        `rest` is called again and again meanwhile; it may wait, so that requests have the processor.
+        """
+        self._state.grow_ahead(self._lock, rest)
+
+    def observe(self, events: NamedEvents, rest: Rest = no_rest) -> None:
+        """Take events that follow those so far, of known nodes and new ones. Raises ValueError for older ones.
+
+        `rest` is called often; it may wait where no other thread uses the ranking yet.
+        """
         if len(events) == 0:
             return
         newest = self.newest_time
         if newest is not None and events.times[0] < newest:
             raise ValueError(f"expected events from the time {newest} on, got one at {events.times[0]}")
         with self._lock:
-            source_E, target_E = self.ids.numbered(events)
+            source_E, target_E = self.ids.numbered(events, rest)
             self._state.observe(
                 EventLog(
                     source_E=source_E,
@@ -181,7 +191,8 @@ class LiveRanking:
                     num_targets=len(self.ids.targets),
                     two_sides=self.ids.two_sides,
                     seconds=self.fitted.settings.seconds,
-                )
+                ),
+                rest,
             )
             self._make_room()
 

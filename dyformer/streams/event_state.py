@@ -60,7 +60,7 @@ target of the newest event of s, but in `editors`, `shared_h`, `shared` and `cos
 With `directed=False` (one side alone) each event counts as one of both ends.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -77,9 +77,13 @@ from dyformer.streams.kernels.tables import (
     SLOT,
     PairTable,
     caught_up,
-    copied,
+    changes_copied,
+    filled_in_parts,
     grown,
     is_nearly_full,
+    larger_table,
+    marks_taken,
+    no_rest,
     table_of,
     with_room,
 )
@@ -119,6 +123,9 @@ RANKED = (
 
 Columns = tuple[NDArray, NDArray, NDArray, NDArray]
 """Source, target, time and weight of events [E]."""
+
+Rest = Callable[[], None]
+"""Called between the parts of a long computation; it may wait, so that others have the processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,10 +247,11 @@ def _most_slots(num_events: int, limits: Limits) -> dict[str, int]:
     return dict(zip(TABLES, (num_ends, num_meetings, num_ends, num_ends, num_shared), strict=True))
 
 
-def with_event_room(state: State, num_events: int, limits: Limits) -> State:
+def with_event_room(state: State, num_events: int, limits: Limits, rest: Rest = no_rest) -> State:
     """Give the state with free slots for this many events, whatever they are."""
-    slots = _most_slots(num_events, limits)
-    return state._replace(**{name: with_room(getattr(state, name), num_more) for name, num_more in slots.items()})
+    for name, num_more in _most_slots(num_events, limits).items():
+        state = state._replace(**{name: with_room(getattr(state, name), num_more, rest)})
+    return state
 
 
 def columns_of(log: EventLog) -> Columns:
@@ -263,24 +271,27 @@ def _sliced(events: Columns, part: slice = slice(None)) -> Columns:
     return _uniform(source_E[part]), _uniform(target_E[part]), _uniform(time_E[part]), _uniform(weight_E[part])
 
 
-def absorbed(state: State, events: Columns, settings: StateSettings, num_before: int) -> State:
+def absorbed(state: State, events: Columns, settings: StateSettings, num_before: int, rest: Rest = no_rest) -> State:
     """Give the state after events that follow the `num_before` it has; the old state's arrays may change too.
 
-    Where they pass a number of events at which vectors are made, the state has those of the newest one.
+    Where they pass a number of events at which vectors are made, the state has those of the newest one. `rest` is
+    called often.
     """
     point = 0 if settings.rank == 0 else newest_refresh(num_before + len(events[0])) - num_before
     if point <= 0:
-        return _absorbed(state, events, settings.limits)
-    state = _absorbed(state, _sliced(events, slice(point)), settings.limits)
+        return _absorbed(state, events, settings.limits, rest)
+    state = _absorbed(state, _sliced(events, slice(point)), settings.limits, rest)
     vectors = contact_vectors(state.contacts, both_roles=settings.limits.has_replies, rank=settings.rank)
-    return _absorbed(state._replace(vectors=vectors), _sliced(events, slice(point, None)), settings.limits)
+    rest()
+    return _absorbed(state._replace(vectors=vectors), _sliced(events, slice(point, None)), settings.limits, rest)
 
 
-def _absorbed(state: State, events: Columns, limits: Limits) -> State:
+def _absorbed(state: State, events: Columns, limits: Limits, rest: Rest) -> State:
     for first in range(0, len(events[0]), BLOCK_EVENTS):
         block = _sliced(events, slice(first, first + BLOCK_EVENTS))
-        state = with_event_room(state, len(block[0]), limits)
+        state = with_event_room(state, len(block[0]), limits, rest)
         absorb_events(state, *block, limits)
+        rest()
     return state
 
 
@@ -412,11 +423,12 @@ class EventState:
     goes on, and a query at their time does not read them.
 
     Memory: a contact, a move, an own move and a shared pair take a slot of 64 bytes each, with 8 to 24 bytes of hash
-    buckets; while a table grows, up to half of its slots are free, or five eighths of one that grows ahead. A new
-    contact makes at most 32 shared pairs, an event at most one move and one own move, and none where the target stays
-    the same. A source takes 152 bytes and a target 168. Undirected logs count each event twice. Directed logs with one
-    side have two more slots for each unordered pair with an event. A vector takes 4 x `rank` bytes a source and a
-    target, and twice as many in directed logs with one side. `benchmarks/event_state.py` measures it.
+    buckets and 1/8 byte of marks; while a table grows, up to half of its slots are free, or five eighths of one that
+    grows ahead. A new contact makes at most 32 shared pairs, an event at most one move and one own move, and none where
+    the target stays the same. A source takes 152 bytes and a target 168. Undirected logs count each event twice.
+    Directed logs with one side have two more slots for each unordered pair with an event. A vector takes 4 x `rank`
+    bytes a source and a target, and twice as many in directed logs with one side. `benchmarks/event_state.py` measures
+    it.
     """
 
     def __init__(self, num_sources: int, num_targets: int, settings: StateSettings) -> None:
@@ -427,8 +439,8 @@ class EventState:
         self._waiting: Columns = _NO_EVENTS
         self._absorbed_until = NEVER
 
-    def observe(self, events: EventLog) -> None:
-        """Take events that follow those observed so far; they may have new nodes.
+    def observe(self, events: EventLog, rest: Rest = no_rest) -> None:
+        """Take events that follow those observed so far; they may have new nodes. `rest` is called often.
 
         Raises ValueError where they are older than events observed before, or are of another unit of time.
         """
@@ -439,7 +451,7 @@ class EventState:
         source_E, target_E, time_E, weight_E = map(np.concatenate, zip(self._waiting, columns_of(events), strict=True))
         num_older = int(np.searchsorted(time_E, time_E[-1]))
         joined = (source_E, target_E, time_E, weight_E)
-        self._absorb(_sliced(joined, slice(num_older)))
+        self._absorb(_sliced(joined, slice(num_older)), rest)
         self._waiting = _sliced(joined, slice(num_older, None))
         self.num_events += len(events)
 
@@ -462,22 +474,29 @@ class EventState:
         """Make room for at least these numbers of nodes, so that those without an event can be queried, too."""
         self._state = with_nodes(self._state, num_sources, num_targets)
 
-    def grow_ahead(self, lock: AbstractContextManager) -> None:
+    def grow_ahead(self, lock: AbstractContextManager, rest: Rest = no_rest) -> None:
         """Grow the tables that are nearly full, while others query the state and let it observe events.
 
-        `lock` is what they hold meanwhile; it is held here for one copy of a table's slots, but neither for the
-        allocation nor for the buckets of older slots, which take longer. The state is the same as without. A table has
-        then room for BLOCK_EVENTS events, whatever they are; it grows when events are observed that need more.
+        `lock` is what they hold meanwhile; it is held here for the slots alone that changed since they were copied.
+        `rest` is called often without it, and may wait. The state is the same as without. A table has then room for
+        BLOCK_EVENTS events, whatever they are; it grows when events are observed that need more.
         """
         for name, num_more in _most_slots(BLOCK_EVENTS, self.settings.limits).items():
-            self._grow_ahead(name, num_more, lock)  # its arrays of before are free again before the next table grows
+            self._grow_ahead(name, num_more, lock, rest)  # its arrays are free again before the next table grows
 
-    def _grow_ahead(self, name: str, num_more: int, lock: AbstractContextManager) -> None:
+    def _grow_ahead(self, name: str, num_more: int, lock: AbstractContextManager, rest: Rest) -> None:
         with lock:
-            before = copied(getattr(self._state, name))
-        if not is_nearly_full(before, num_more):
-            return
-        larger = with_room(before, max(num_more, len(before.slot_S)))
+            before = getattr(self._state, name)
+            if not is_nearly_full(before, num_more):
+                return
+            larger = larger_table(before, max(num_more, len(before.slot_S)))
+            marks_taken(before)
+        for _ in filled_in_parts(larger, before):
+            rest()
+        with lock:
+            changed_M = marks_taken(before)
+        for _ in changes_copied(larger, before, changed_M):  # so that few are left for the lock
+            rest()
         with lock:
             table = getattr(self._state, name)
             if table.slot_S is before.slot_S:
@@ -512,11 +531,11 @@ class EventState:
         if (events.seconds, events.two_sides) != (self.settings.seconds, self.settings.two_sides):
             raise ValueError("expected events with the unit of time and the sides of the state; make a new state")
 
-    def _absorb(self, events: Columns) -> None:
+    def _absorb(self, events: Columns, rest: Rest = no_rest) -> None:
         if len(events[0]):
             settings = self.settings if self._makes_vectors else replace(self.settings, rank=0)
             num_before = self.num_events - len(self._waiting[0])
-            self._state = absorbed(self._state, events, settings, num_before)
+            self._state = absorbed(self._state, events, settings, num_before, rest)
             self._absorbed_until = int(events[2][-1])
 
     def _state_before(self, at: int) -> State:

@@ -20,7 +20,8 @@ from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.scoring.sent_events import SentEvent, check_era, named_events
-from dyformer.streams.event_state import EventState
+from dyformer.streams.event_state import EventState, Rest
+from dyformer.streams.kernels.tables import no_rest
 from flows.tasks.event_state import newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
 from storage.events import versions
@@ -31,6 +32,25 @@ from storage.raw.received import ReceivedEvents, WaitingEvents
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_FITS = 60.0  # of horizons, because one that fails may take minutes
 SECONDS_BETWEEN_LATE = 30.0  # a state is made anew for late events at most so often, because it takes a whole pass
+REST = 3.0  # seconds that the thread beside requests waits for each that it computes
+
+
+class Rests:
+    """Called again and again by a thread, it waits for a multiple of the time that the thread has computed since.
+
+    So requests have the processor and the interpreter meanwhile. `look`, if any, is called about once a second.
+    """
+
+    def __init__(self, look: Callable[[], None] | None = None) -> None:
+        self._look, self._computed, self._looked = look, time.thread_time(), time.monotonic()
+
+    def __call__(self) -> None:
+        """Wait."""
+        time.sleep(REST * (time.thread_time() - self._computed))
+        if self._look is not None and time.monotonic() - self._looked > SECONDS_BETWEEN_LOOKS:
+            self._look()
+            self._looked = time.monotonic()
+        self._computed = time.thread_time()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -139,12 +159,15 @@ class LiveService:
                 if self._is_behind():
                     self._refresh(self.opened)
                 self._start_fit()
-                self.ranking.grow_ahead()
+                self._grow_ahead()
                 self.problem = None
             except Exception as error:  # noqa: BLE001, because without this thread the server would stand still unseen
                 if self.problem != str(error):
                     self.show(f"the newest look at the store failed: {error or type(error).__name__}")
                 self.problem = str(error)
+
+    def _grow_ahead(self) -> None:
+        self.ranking.grow_ahead(Rests())
 
     def _start_fit(self) -> None:
         """Fit the horizons on a new version in a thread of its own, which holds up no late event and no commit."""
@@ -184,30 +207,36 @@ class LiveService:
             self._next_fit = 0.0
 
     def _is_behind(self) -> bool:
-        if self.num_late and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE:
-            return True
-        if newest_version(self.layout, self.dataset) != self.opened.version:
-            return True
-        model = newest_model(self.layout, self.dataset)
-        return model is not None and model != self.opened.model
+        is_late = self.num_late > 0 and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE
+        return is_late or not self._is_newest(self.opened)
+
+    def _is_newest(self, opened: OpenedRanking) -> bool:
+        if newest_version(self.layout, self.dataset) != opened.version:
+            return False
+        return newest_model(self.layout, self.dataset) in (None, opened.model)
 
     def _refresh(self, earlier: OpenedRanking | None = None) -> None:
         """Replace the ranking by that of the newest commit, model and received events.
 
-        The forecaster of the earlier ranking is taken over if it is still the newest.
+        The forecaster of the earlier ranking is taken over if it is still the newest. With late events alone, of the
+        newest commit, no stored state is read, because the new one is made from the beginning.
         """
-        opened = open_ranking(self.dataset, show=self.show, layout=self.layout, earlier=earlier)
-        opened.ranking.keep_vectors()  # until the next commit, so that no request waits for a decomposition
+        rest = no_rest if earlier is None else Rests(self._grow_ahead)  # beside requests
+        if earlier is not None and self._is_newest(earlier):
+            opened = earlier
+        else:
+            opened = open_ranking(self.dataset, show=self.show, layout=self.layout, earlier=earlier)
+            opened.ranking.keep_vectors()  # until the next commit, so that no request waits for a decomposition
         waiting = WaitingEvents(
             layout=self.layout, dataset=self.dataset, committed=_committed(self.layout, self.dataset, opened.version)
         )
         received, newest = waiting.read(), opened.ranking.newest_time
         events = NamedEvents.from_table(received)
-        if len(events) and newest is not None and events.times[0] < newest:
-            opened = replace(opened, ranking=_from_the_beginning(self.layout, opened, received))
+        if opened is earlier or (len(events) and newest is not None and events.times[0] < newest):
+            opened = replace(opened, ranking=_from_the_beginning(self.layout, opened, received, rest))
         else:
-            opened.ranking.observe(events)
-        opened.ranking.grow_ahead()
+            opened.ranking.observe(events, rest)
+        opened.ranking.grow_ahead(rest)
         times = history(self.layout, self.dataset, opened.version)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
         opened.ranking.scores("", [""])
@@ -225,7 +254,7 @@ def _committed(layout: Layout, dataset: str, version: int) -> frozenset[str]:
     return frozenset(Path(name).name for source in sources for name in source["files"])
 
 
-def _from_the_beginning(layout: Layout, opened: OpenedRanking, received: pl.DataFrame) -> LiveRanking:
+def _from_the_beginning(layout: Layout, opened: OpenedRanking, received: pl.DataFrame, rest: Rest) -> LiveRanking:
     """Make the state from all events of the commits and those received, in order of time."""
     committed = scan_events(layout, opened.dataset, opened.version).sort("ingest", "row").select(received.columns)
     rows = pl.concat([committed.collect().cast(received.schema), received])  # at one time received ones are the last
@@ -234,6 +263,6 @@ def _from_the_beginning(layout: Layout, opened: OpenedRanking, received: pl.Data
     source_ids = names.gather(sources).to_list()
     ids = NodeIds(sources=source_ids, targets=source_ids if targets is sources else names.gather(targets).to_list())
     ranking = LiveRanking(opened.ranking.fitted, EventState(0, 0, opened.ranking.fitted.settings), ids)
-    ranking.observe(NamedEvents.from_table(rows.with_columns(pl.col("weight").fill_null(1.0))))
+    ranking.observe(NamedEvents.from_table(rows.with_columns(pl.col("weight").fill_null(1.0))), rest)
     ranking.keep_vectors()
     return ranking

@@ -154,9 +154,9 @@ def test_scores_count_what_came_while_they_waited(two_sides, monkeypatch):
 
 def test_tables_grow_ahead_under_the_lock_of_requests(monkeypatch):
     ranking, locks = live(True, 1_000), []
-    monkeypatch.setattr(ranking._state, "grow_ahead", locks.append)
-    ranking.grow_ahead()
-    assert locks == [ranking._lock]
+    monkeypatch.setattr(ranking._state, "grow_ahead", lambda *given: locks.append(given))
+    ranking.grow_ahead(print)
+    assert locks == [(ranking._lock, print)]
 
 
 def test_who_got_a_message_has_its_sender_as_a_partner():

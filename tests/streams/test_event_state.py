@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -228,26 +229,33 @@ def test_a_state_that_goes_on_has_the_bytes_of_one_pass(world: str) -> None:
 
 
 class ObservedInBetween:
-    """A lock: before it is taken for the second time, a state observes one more part of a log."""
+    """A lock and a rest: the state observes an event before each time the lock is taken, and in some of the rests.
 
-    def __init__(self, state: EventState, part: EventLog) -> None:
-        self.state, self.part, self.num_taken = state, part, 0
-        self.allocated: dict[str, int] = {}  # after it
-        self.num_made = self.num_made_before = 0  # larger tables, in all and before it
+    With `at_once` it observes all of them in the first rest, for which its tables have no room.
+    """
+
+    def __init__(self, state: EventState, log: EventLog, first: int, end: int, *, at_once: bool) -> None:
+        self.state, self.log, self.first, self.end, self.at_once = state, log, first, end, at_once
+        self.is_held, self.num_taken, self.num_rests = False, 0, 0
 
     def __enter__(self) -> None:
-        self.num_taken += 1
-        if self.num_taken == 2:
-            self.num_made_before = self.num_made
-            self.state.observe(self.part)
-            self.allocated = self.state.allocated_bytes()
+        self.is_held, self.num_taken = True, self.num_taken + 1
+        if not self.at_once:
+            self.observe(1)
 
     def __exit__(self, *error: object) -> None:
-        pass
+        self.is_held = False
 
-    def with_room(self, table: tables.PairTable, num_more: int) -> tables.PairTable:
-        self.num_made += 1
-        return tables.with_room(table, num_more)
+    def rest(self) -> None:
+        assert not self.is_held
+        self.num_rests += 1
+        if self.at_once or self.num_rests % 100 == 6:
+            self.observe(len(self.log) if self.at_once else 1)
+
+    def observe(self, num_events: int) -> None:
+        end = min(self.first + num_events, self.end)
+        self.state.observe(part_of(self.log, self.first, end))
+        self.first = end
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -260,17 +268,18 @@ def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, m
     whole, state = observed(log, settings), observed(log.head(133), settings)
     before = state.allocated_bytes()
     monkeypatch.setattr(event_state, "is_nearly_full", lambda table, _: len(table.slot_S) > 0)
-    lock = ObservedInBetween(state, part_of(log, 133, end))
-    monkeypatch.setattr(event_state, "with_room", lock.with_room)
-    state.grow_ahead(lock)
+    monkeypatch.setattr(event_state, "BLOCK_EVENTS", 8)
+    monkeypatch.setattr(tables, "PART", 16)  # so that events come between the copies of slots
+    meanwhile = ObservedInBetween(state, log, 133, end, at_once=end > 200)
+    state.grow_ahead(meanwhile, meanwhile.rest)
     after = state.allocated_bytes()
-    assert lock.num_made_before == 1  # without the lock
+    assert meanwhile.num_rests > 100
+    assert meanwhile.num_taken > 10
+    state.observe(part_of(log, meanwhile.first, end))
     for name in event_state.TABLES:
         table = getattr(state._state, name)
         assert np.array_equal(np.sort(table.bucket_B[table.bucket_B >= 0]), np.arange(table.num_used_1[0]))
-    assert (lock.allocated["contacts"] == before["contacts"]) == (end < 200)
     assert all(after[name] > before[name] for name in ("contacts", "moves", "own_moves", "shared"))
-    assert all(after[name] >= size for name, size in lock.allocated.items())
     targets = np.arange(log.num_targets)
     until, at = observed(log.head(end), settings), int(log.time_E[end - 1]) + 1
     for source in range(log.num_sources):  # before they grow again
@@ -318,9 +327,9 @@ def test_a_block_of_events_finds_room_that_was_made_ahead(world: str, monkeypatc
     settings = settings_of(log, directed=directed)
     state = EventState.from_arrays(observed(log.head(133), settings).to_arrays(), settings)  # its tables are full
     monkeypatch.setattr(event_state, "BLOCK_EVENTS", 100)
-    state.grow_ahead(ObservedInBetween(state, part_of(log, 133, 133)))
+    state.grow_ahead(nullcontext())
     before = state.allocated_bytes()
-    state.grow_ahead(ObservedInBetween(state, part_of(log, 133, 133)))
+    state.grow_ahead(nullcontext())
     assert state.allocated_bytes() == before
     state.observe(part_of(log, 133, 233))
     assert state.allocated_bytes() == before

@@ -5,10 +5,14 @@ depend on the updates alone. The buckets depend on the capacity too; they are ma
 doubly linked: an update moves its slot to the front in O(1). A slot is one record, so that an update reads one or two
 lines of the processor's cache.
 
-S slots    B buckets    R rows    H = 4 half-lives
+A larger table is made of one that is in use: its slots are copied part by part, and those that updates change
+meanwhile are marked, to be copied once more.
+
+S slots    B buckets    R rows    H = 4 half-lives    M marks
 """
 
 import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +20,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 NUM_HALF_LIVES = 4
+SLOTS_OF_A_MARK = 8
+PART = 1 << 13  # slots that are copied at a time: about half a millisecond
 
 SLOT = np.dtype(
     [
@@ -41,6 +47,7 @@ class PairTable(NamedTuple):
     bucket_B: NDArray[np.int32]  # a slot, or -1; B is a power of 2 and at least twice the slots
     slot_S: NDArray[np.void]  # of SLOT
     newest_R: NDArray[np.int32]  # the row's slot with the newest update, or -1
+    changed_M: NDArray[np.bool_]  # whether any of a mark's slots has changed since `marks_taken`
 
 
 @njit
@@ -75,10 +82,15 @@ def _enter(table, slot):
 
 
 @njit(nogil=True, cache=True)
-def enter_slots(table, first):
-    """Enter the used slots from `first` on into the buckets."""
-    for slot in range(first, table.num_used_1[0]):
+def enter_slots(table, first, end):
+    """Enter used slots from `first` up to `end` into the buckets."""
+    for slot in range(first, end):
         _enter(table, slot)
+
+
+@njit
+def _mark(table, slot):
+    table.changed_M[slot // SLOTS_OF_A_MARK] = True
 
 
 @njit
@@ -86,10 +98,12 @@ def _unlink(table, slot):
     newer, older = table.slot_S[slot].newer, table.slot_S[slot].older
     if newer >= 0:
         table.slot_S[newer].older = older
+        _mark(table, newer)
     else:
         table.newest_R[table.slot_S[slot].row] = older
     if older >= 0:
         table.slot_S[older].newer = newer
+        _mark(table, older)
 
 
 @njit
@@ -99,6 +113,7 @@ def _link_first(table, slot):
     table.slot_S[slot].newer, table.slot_S[slot].older = -1, front
     if front >= 0:
         table.slot_S[front].newer = slot
+        _mark(table, front)
     table.newest_R[row] = slot
 
 
@@ -135,11 +150,21 @@ def touch(table, row, column, time, rate_H):
         _unlink(table, slot)
     if is_listed:
         _link_first(table, slot)
+    _mark(table, slot)
     record = table.slot_S[slot]
     decay_and_add(record.decayed, time - record.latest, rate_H, 1.0)
     record.count += 1
     record.latest = time
     return slot
+
+
+@njit(nogil=True, cache=True)
+def _copy_marked(into_SV, slot_SV, changed_M, first, end):
+    # Slots as rows of V numbers, because numba copies records field by field.
+    for mark in range(first, min(end, len(changed_M))):
+        if changed_M[mark]:
+            start = mark * SLOTS_OF_A_MARK
+            into_SV[start : min(start + SLOTS_OF_A_MARK, len(slot_SV))] = slot_SV[start : start + SLOTS_OF_A_MARK]
 
 
 def _copy(into: NDArray, values: NDArray) -> None:
@@ -158,20 +183,54 @@ def grown(values: NDArray, length: int, fill: float = 0) -> NDArray:
     return longer
 
 
-def with_room(table: PairTable, num_more: int) -> PairTable:
+def no_rest() -> None:
+    """Go on at once."""
+
+
+def with_room(table: PairTable, num_more: int, rest: Callable[[], None] = no_rest) -> PairTable:
     """Give a table that has at least `num_more` free slots; its size at least doubles when it grows.
 
-    Raises ValueError where a table would have more slots than fit into 32 bits.
+    `rest` is called after each part of the growth. Raises ValueError where a table would have more slots than fit into
+    32 bits.
     """
-    needed = int(table.num_used_1[0]) + num_more
-    if needed <= len(table.slot_S):
+    if int(table.num_used_1[0]) + num_more <= len(table.slot_S):
         return table
-    num_slots = max(needed, 2 * len(table.slot_S))
+    larger = larger_table(table, num_more)
+    for _ in filled_in_parts(larger, table):
+        rest()
+    return larger
+
+
+def larger_table(table: PairTable, num_more: int) -> PairTable:
+    """Give a table of at least twice the size, with `num_more` free slots, that `filled_in_parts` fills.
+
+    Raises ValueError like `with_room`.
+    """
+    num_slots = max(int(table.num_used_1[0]) + num_more, 2 * len(table.slot_S))
     if num_slots >= np.iinfo(np.int32).max:
         raise ValueError(f"a table of pairs has fewer than {np.iinfo(np.int32).max} slots, got {num_slots}")
-    larger = table._replace(bucket_B=_empty_buckets(num_slots), slot_S=grown(table.slot_S, num_slots))
-    enter_slots(larger, 0)
-    return larger
+    return table._replace(
+        num_used_1=table.num_used_1.copy(),
+        bucket_B=np.empty(_num_buckets(num_slots), dtype=np.int32),
+        slot_S=np.zeros(num_slots, dtype=SLOT),
+        changed_M=_no_marks(num_slots),
+    )
+
+
+def filled_in_parts(larger: PairTable, table: PairTable) -> Iterator[None]:
+    """Copy the used slots of a table into a larger one and enter them into its buckets; yields after each part.
+
+    Updates of the table may go on meanwhile: no pair leaves its slot, and what changes in a slot is marked.
+    """
+    for first in range(0, len(larger.bucket_B), 16 * PART):
+        larger.bucket_B[first : first + 16 * PART] = -1
+        yield
+    num_used = int(larger.num_used_1[0])
+    for first in range(0, num_used, PART):
+        end = min(first + PART, num_used)
+        _copy(larger.slot_S[first:end], table.slot_S[first:end])
+        enter_slots(larger, first, end)
+        yield
 
 
 def is_nearly_full(table: PairTable, num_more: int) -> bool:
@@ -179,31 +238,49 @@ def is_nearly_full(table: PairTable, num_more: int) -> bool:
     return len(table.slot_S) - int(table.num_used_1[0]) < max(len(table.slot_S) / 4, num_more)
 
 
-def copied(table: PairTable) -> PairTable:
-    """Give the table with a number of used slots of its own: what is appended to the other is not in it."""
-    return table._replace(num_used_1=table.num_used_1.copy())
+def marks_taken(table: PairTable) -> NDArray[np.bool_]:
+    """Give the marks of what has changed since they were last taken; no update may go on meanwhile."""
+    changed_M = table.changed_M.copy()
+    table.changed_M[:] = False
+    return changed_M
+
+
+def changes_copied(larger: PairTable, table: PairTable, changed_M: NDArray[np.bool_]) -> Iterator[None]:
+    """Copy the marked slots of a table into a larger one; yields after each part, as `filled_in_parts`."""
+    for first in range(0, len(changed_M), PART // SLOTS_OF_A_MARK):
+        _copy_marked(_rows(larger), _rows(table), changed_M, first, first + PART // SLOTS_OF_A_MARK)
+        yield
 
 
 def caught_up(larger: PairTable, table: PairTable) -> PairTable:
-    """Give the table with the room of one that was made of it some updates ago, whose arrays are written to."""
-    num_before, num_used = int(larger.num_used_1[0]), int(table.num_used_1[0])
-    _copy(larger.slot_S, table.slot_S[:num_used])
-    table = table._replace(bucket_B=larger.bucket_B, slot_S=larger.slot_S)
-    enter_slots(table, num_before)
+    """Give the table with the room of a larger one that lacks its marked slots; no update may go on meanwhile."""
+    _copy_marked(_rows(larger), _rows(table), table.changed_M, 0, len(table.changed_M))
+    num_before = int(larger.num_used_1[0])
+    table = table._replace(bucket_B=larger.bucket_B, slot_S=larger.slot_S, changed_M=larger.changed_M)
+    enter_slots(table, num_before, int(table.num_used_1[0]))
     return table
 
 
-def _empty_buckets(num_slots: int) -> NDArray[np.int32]:
-    return np.full(1 << int(2 * num_slots + 1).bit_length(), -1, dtype=np.int32)
+def _rows(table: PairTable) -> NDArray[np.int64]:
+    return table.slot_S.view(np.int64).reshape(len(table.slot_S), -1)
+
+
+def _num_buckets(num_slots: int) -> int:
+    return 1 << int(2 * num_slots + 1).bit_length()
+
+
+def _no_marks(num_slots: int) -> NDArray[np.bool_]:
+    return np.zeros(-(-num_slots // SLOTS_OF_A_MARK), dtype=np.bool_)
 
 
 def table_of(slot_S: NDArray[np.void], newest_R: NDArray[np.int32]) -> PairTable:
     """Make the table with these slots, all of them used."""
     table = PairTable(
         num_used_1=np.array([len(slot_S)], dtype=np.int64),
-        bucket_B=_empty_buckets(len(slot_S)),
+        bucket_B=np.full(_num_buckets(len(slot_S)), -1, dtype=np.int32),
         slot_S=slot_S,
         newest_R=newest_R,
+        changed_M=_no_marks(len(slot_S)),
     )
-    enter_slots(table, 0)
+    enter_slots(table, 0, len(slot_S))
     return table

@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -463,6 +464,28 @@ def test_late_events_count_once_the_state_is_made_anew(client, service, monkeypa
     assert not service._is_behind()
 
 
+def test_late_events_alone_let_no_stored_state_be_read(client, service, monkeypatch):
+    post(client, event(at=NEXT), event(at=ROWS[500][2], source="late one"))
+    monkeypatch.setattr(live, "open_ranking", None)
+    fitted, before = service.ranking.fitted, service.ranking
+    service._refresh(service.opened)
+    assert service.ranking is not before
+    assert service.ranking.fitted is fitted
+    assert (service.num_late, service.ranking.num_events) == (0, len(ROWS) + 2)
+    assert client.get("/rank/late one").json()["num_events"] == 1
+
+
+def test_a_thread_rests_for_a_multiple_of_what_it_computed_and_looks_meanwhile(monkeypatch):
+    computed, clock, slept, looks = [0.0], [0.0], [], []
+    now = {"thread_time": lambda: computed[0], "monotonic": lambda: clock[0], "sleep": slept.append}
+    monkeypatch.setattr(live, "time", SimpleNamespace(**now))
+    rests = live.Rests(lambda: looks.append(clock[0]))
+    for computed[0], clock[0] in ((0.5, 1.0), (0.75, 1.1), (0.75, 2.0), (1.0, 2.2)):
+        rests()
+    assert slept == [1.5, 0.75, 0.0, 0.75]
+    assert looks == [1.1, 2.2]
+
+
 def test_a_new_commit_and_a_new_model_are_followed_and_no_event_counts_twice(client, service, store, tmp_path):
     post(client, event("u3", "came"), event("u4", "came"))
     ingest_log(NAME, {}, silent, layout=store)
@@ -535,7 +558,9 @@ def test_an_unreadable_store_is_reported_and_the_old_ranking_stays(service, monk
 
 def test_tables_grow_in_the_thread_that_follows_the_store(service, monkeypatch):
     growing, threads = service.ranking.grow_ahead, []
-    monkeypatch.setattr(service.ranking, "grow_ahead", lambda: (threads.append(threading.current_thread()), growing()))
+    monkeypatch.setattr(
+        service.ranking, "grow_ahead", lambda rest: (threads.append(threading.current_thread()), growing(rest))
+    )
     monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.01)
     with served(application(service), lifespan="on") as client:
         wait_for(lambda: bool(threads))
