@@ -1,5 +1,6 @@
 """Events as programs send them -> checked events of a log, which a later ingest accepts, too."""
 
+import json
 import math
 import re
 import time
@@ -86,3 +87,47 @@ def _id(end: str, value: str | int) -> str:
             " characters, spaces at its ends, or the form of a number like 7.0"
         )
     return text
+
+
+ID = ((str, int), "a text or an integer")
+FIELDS = {"source": ID, "target": ID, "time": ((str, int, float), "a text or a number")}
+"""Fields of an event in JSON: the types of their values, in Python and in words."""
+OPTIONAL = {"weight": ((int, float), "a number")}
+EXPECTED = "source, target, time and, where it is not 1, weight"
+MOST_NAMED = 40  # letters of a wrong value in an error
+
+
+def read_events(text: str, unit: TimeUnit) -> list[SentEvent]:
+    """Read a JSON list of objects {source, target, time, weight}, whose weight is 1 by default, and check each event.
+
+    Raises BadEvent, with the position of the first wrong event.
+    """
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadEvent(f"the events are not JSON ({error}): expected a list of objects with {EXPECTED}") from error
+    if not isinstance(rows, list):
+        raise BadEvent(f"the events are {type(rows).__name__} in JSON: expected a list of objects with {EXPECTED}")
+    events = []
+    for position, row in enumerate(rows):
+        try:
+            events.append(_event_of(row, unit))
+        except BadEvent as error:
+            raise BadEvent(f"event {position}: {error}") from error
+    return events
+
+
+def _event_of(row: Any, unit: TimeUnit) -> SentEvent:
+    fields = FIELDS | OPTIONAL
+    if not isinstance(row, dict) or not FIELDS.keys() <= row.keys() <= fields.keys():
+        found = ", ".join(map(ascii, row)) if isinstance(row, dict) else type(row).__name__
+        raise BadEvent(f"expected an object with {EXPECTED}; found {found[: 3 * MOST_NAMED] or 'no field'}")
+    for name, value in row.items():
+        types, words = fields[name]
+        if isinstance(value, bool) or not isinstance(value, types):
+            raise BadEvent(f"the {name} {ascii(value)[:MOST_NAMED]}: expected {words}")
+    try:
+        weight = float(row.get("weight", 1.0))
+    except OverflowError as error:
+        raise BadEvent("the weight is too large: expected a finite number from 0 on") from error
+    return checked_event(row["source"], row["target"], row["time"], weight, unit)

@@ -261,14 +261,16 @@ def read_horizon(address: str) -> FittedHorizon:
     return FittedHorizon.from_record(json.loads(read_bytes(address, EVENT_MODEL)))
 
 
-def newest_model(layout: Layout, dataset: str, *, before: int | None = None) -> str | None:
+def newest_model(layout: Layout, dataset: str, *, before: int | None = None, version: int | None = None) -> str | None:
     """Give the address of the stored forecaster that was fitted on the newest events; None where none is stored.
 
     With `before`, of those that have read no event at this time or later; without, of those that were fitted on all
-    events of their version, because one for an earlier time knows less. One is left out if its events are no longer in
+    events of their version, because one for an earlier time knows less. With `version`, of those that were fitted on
+    this version of the log or an earlier one, else on any. One is left out if its events are no longer in
     the log, or if other code made it.
     """
-    code, newest = code_digest(*MODEL_CODE), versions.newest(layout, dataset).number
+    code = code_digest(*MODEL_CODE)
+    newest = versions.newest(layout, dataset).number if version is None else version
     found: list[tuple[int, int, str]] = []
     for location in files.find(layout.artifacts("event_model", dataset), MANIFEST):
         address = location.removesuffix(f"/{MANIFEST}")

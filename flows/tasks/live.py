@@ -12,6 +12,7 @@ from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NodeIds, Ranking
+from dyformer.scoring.packed_ranking import PackedRanking
 from dyformer.streams.event_log import NumberedEvents
 from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import (
@@ -114,6 +115,26 @@ def current_ranking(
     state = open_state(dataset, version, layout, show)
     sources, targets = node_numbers(layout, dataset, version)
     return LiveRanking(fitted, state, _ids(node_dictionary(layout, dataset, version), sources, targets))
+
+
+def packed_ranking(layout: Layout, dataset: str, version: int) -> PackedRanking | None:
+    """Give all that ranks as of now, after all events of a version, for a package that is independent of the store.
+
+    None where no event forecaster of this version or an earlier one is stored.
+    """
+    model = newest_model(layout, dataset, version=version)
+    if model is None:
+        return None
+    nodes, (sources, targets) = node_dictionary(layout, dataset, version), node_numbers(layout, dataset, version)
+    record = declaration(layout, dataset, needed=("time_unit",)) or {}
+    return PackedRanking(
+        fitted=read_model(model),
+        state=open_state(dataset, version, layout, quiet),
+        ids=_ids(nodes, sources, targets),
+        time_unit=record["time_unit"],
+        first_time=min(history(layout, dataset, version)["first_time"]),
+        has_integer_ids=ids_are_integers(_with_events(layout, dataset, version)),
+    )
 
 
 def _past_ranking(

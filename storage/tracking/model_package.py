@@ -1,4 +1,4 @@
-"""A forecast, its history and vectors -> the folder of an MLflow model without pickle."""
+"""A forecast, its history and vectors, and the event state -> the folder of an MLflow model without pickle."""
 
 import json
 import warnings
@@ -18,6 +18,8 @@ from storage.tracking.mlflow_client import set_environment
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
+
+    from dyformer.scoring.packed_ranking import PackedRanking
 
 REQUIREMENTS = (
     "mlflow",
@@ -44,6 +46,7 @@ def packed_model(
     vectors: pl.DataFrame | None = None,
     rotation: NDArray[np.float64] | None = None,
     weights: bytes | None = None,
+    live: "PackedRanking | None" = None,
 ) -> Iterator[Path]:
     """Make a temporary model folder, which exists during the `with` block, for `TrackedRun.register_model`.
 
@@ -54,6 +57,7 @@ def packed_model(
         vectors: the column vector (list of floats), in the same order; None for a forecast without vectors.
         rotation: `[D, D]`, by which these become the vectors that the model gives; None: they are those.
         weights: a safetensors file, stored with the model so that a training can continue from it.
+        live: the event state, the ids of its nodes and the event forecaster, by which the model ranks as of now.
 
     Raises:
         ValueError: the record is of a history with another number of steps.
@@ -72,7 +76,16 @@ def packed_model(
         (files / "forecast.json").write_bytes(record)
         if weights is not None:
             (files / "weights.safetensors").write_bytes(weights)
+        if live is not None:
+            _write_live(files, live)
         yield _save(files, Path(folder) / "model", "long" if ids["id"].dtype.is_integer() else "string")
+
+
+def _write_live(files: Path, live: "PackedRanking") -> None:
+    # Compressed to a fifth of the bytes of the store's file, because each registered version has a state of its own.
+    np.savez_compressed(files / "event_state.npz", allow_pickle=False, **live.state.to_arrays())
+    live.id_table().write_parquet(files / "event_ids.parquet")
+    (files / "event_forecaster.json").write_text(json.dumps(live.record()))
 
 
 def _save(files: Path, model: Path, id_type: str) -> Path:
@@ -121,8 +134,11 @@ def _signature(id_type: str) -> "ModelSignature":
     partner = [ColSpec(id_type, "partner", required=False), ColSpec("long", "rank", required=False)]
     numbers = [ColSpec("double", "probability", required=False), ColSpec("boolean", "linked_before", required=False)]
     vector = ColSpec(Array(DataType.float), "vector", required=False)
+    ranked = [ColSpec("double", "score", required=False), ColSpec("long", "num_events", required=False)]
+    reasons = ColSpec(Array(DataType.string), "reasons", required=False)
+    texts = [ParamSpec("links", "string", "all"), ParamSpec("events", "string", ""), ParamSpec("at", "string", "")]
     return ModelSignature(
         inputs=Schema([*ids, ColSpec("long", "side", required=False)]),
-        outputs=Schema([*ids, *partner, *numbers, vector]),
-        params=ParamSchema([ParamSpec("k", "long", 0), ParamSpec("links", "string", "all")]),
+        outputs=Schema([*ids, *partner, *numbers, vector, *ranked, reasons]),
+        params=ParamSchema([ParamSpec("k", "long", 0), *texts]),
     )

@@ -1,4 +1,4 @@
-"""The registered model, as code: pairs of ids -> probabilities, nodes -> best partners or vectors.
+"""The registered model, as code: pairs of ids -> probabilities, nodes -> best partners or vectors, as of now too.
 
 MLflow copies this file into the model, and the package `dyformer` beside it, and runs both where the model is loaded.
 
@@ -21,7 +21,11 @@ from numpy.typing import NDArray
 
 from dyformer.evaluation.forecasts.forecast import Links, check_distinct
 from dyformer.evaluation.forecasts.stored_forecast import HISTORY_TABLES, forecast_from, history_from
+from dyformer.logs.moments import read_moment
+from dyformer.scoring.live_ranking import LiveRanking
+from dyformer.scoring.packed_ranking import PackedRanking
 from dyformer.scoring.retrieval import MAX_NODES
+from dyformer.scoring.sent_events import read_events
 from dyformer.scoring.vector_spaces import rotated
 
 
@@ -33,11 +37,18 @@ class WrongRequest(MlflowException, ValueError):
 
 
 class ServedModel(PythonModel):
-    """The published forecast of one step.
+    """The published forecast of one step, and the ranking as of now.
 
     A frame with `source` and `target` gives `source, target, probability`. A frame with `node` (and `side`, if one id
     is on both sides of a bipartite log) gives `node, vector`, or with the parameter `k` the node's `k` best partners:
     `node, partner, rank, probability, linked_before`; the parameter `links` is "all", "new" or "repeat".
+
+    With the parameter `events`, a JSON list of `{source, target, time, weight}`, the event forecaster ranks as of now,
+    from all events of the model and these, which count in this request alone. A frame with `source` gives the `k` best
+    targets of each source (10 without k): `source, target, rank, probability, linked_before, num_events, reasons`,
+    where num_events is the number of events of the source. A frame with `source` and `target` gives `source, target,
+    score, probability, linked_before`; the score ranks the targets of one source, and the probability is None where
+    the target is no candidate. With `at`, a time after the events of the model, only the events before it count.
     """
 
     def load_context(self, context: PythonModelContext) -> None:
@@ -57,6 +68,7 @@ class ServedModel(PythonModel):
             {name: pl.read_parquet(folder / f"{name}.parquet") for name in HISTORY_TABLES}, directed=record["directed"]
         )
         self.forecast = forecast_from(record, history, own_ND)
+        self.live = _packed_ranking(folder)
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's method has no return type
         self, context: PythonModelContext | None, model_input: pd.DataFrame, params: dict[str, Any] | None = None
@@ -65,7 +77,7 @@ class ServedModel(PythonModel):
 
         Raises:
             WrongRequest: other columns than `node` or `source` and `target`, unknown ids, or vectors of a model that
-                has none, or a pair of a node with itself.
+                has none, or a pair of a node with itself; wrong events, or a model without an event forecaster.
         """
         try:
             return self._predicted(model_input, params)
@@ -74,6 +86,8 @@ class ServedModel(PythonModel):
 
     def _predicted(self, model_input: pd.DataFrame, params: dict[str, Any] | None) -> pd.DataFrame:
         columns, given = set(model_input.columns), params or {}
+        if given.get("events") or given.get("at"):
+            return self._as_of_now(model_input, given)
         if {"source", "target"} <= columns and "node" not in columns:
             return self._probabilities(model_input)
         if "node" in columns and not {"source", "target"} & columns:
@@ -85,6 +99,48 @@ class ServedModel(PythonModel):
         raise ValueError(
             f"expected the column node (and side), or the columns source and target; found {', '.join(sorted(columns))}"
         )
+
+    def _as_of_now(self, rows: pd.DataFrame, given: dict[str, Any]) -> pd.DataFrame:
+        if self.live is None:
+            raise ValueError(
+                "this model has no event forecaster, so that it takes no events: `dyformer rank` makes one, and the"
+                " model that is registered next has it"
+            )
+        if not given.get("events"):
+            raise ValueError("the parameter at needs events: expected a JSON list of events, which may be empty: []")
+        if (
+            "source" not in rows.columns
+            or {"node", "side"} & set(rows.columns)
+            or (given.get("links") or "all") != "all"
+        ):
+            raise ValueError(
+                "the parameter events needs the column source, or source and target, and no parameter links; found"
+                f" {', '.join(sorted(rows.columns))}"
+            )
+        at = read_moment(given["at"], self.live.time_unit) if given.get("at") else None
+        ranking = self.live.ranking(read_events(given["events"], self.live.time_unit), at=at)
+        if "target" in rows.columns:
+            return _scored(ranking, rows, at)
+        k = int(given.get("k") or NUM_RANKED)
+        if k < 1:
+            raise ValueError(f"k = {k}: expected at least 1")
+        return self._ranked(ranking, [str(name) for name in rows["source"]], k, at)
+
+    def _ranked(self, ranking: LiveRanking, sources: Sequence[str], k: int, at: int | None) -> pd.DataFrame:
+        assert self.live is not None
+        id_type = pd.Int64Dtype() if self.live.has_integer_ids else object
+        columns: dict[str, list[Any]] = {name: [] for name in RANKED}
+        for source in dict.fromkeys(sources):  # each once, in the order of the rows
+            best = ranking.rank(source, at=at, k=k)
+            columns["source"] += [source] * len(best.targets)
+            columns["target"] += best.targets
+            columns["rank"] += range(1, len(best.targets) + 1)
+            columns["probability"] += best.probability_K.tolist()
+            columns["linked_before"] += (~best.is_new_K).tolist()
+            columns["num_events"] += [best.num_events] * len(best.targets)
+            columns["reasons"] += best.reasons
+        ends = {end: pd.Series(columns[end], dtype=object).astype(id_type) for end in ("source", "target")}
+        return pd.DataFrame({**columns, **ends})
 
     def _probabilities(self, rows: pd.DataFrame) -> pd.DataFrame:
         other = 1 if self.is_bipartite else 0
@@ -139,6 +195,30 @@ class ServedModel(PythonModel):
 
 
 PARTNERS = ("node", "partner")
+NUM_RANKED = 10
+RANKED = ("source", "target", "rank", "probability", "linked_before", "num_events", "reasons")
+
+
+def _scored(ranking: LiveRanking, rows: pd.DataFrame, at: int | None) -> pd.DataFrame:
+    source_P, target_P = ([str(name) for name in rows[end]] for end in ("source", "target"))
+    positions: dict[str, list[int]] = {}
+    for position, source in enumerate(source_P):
+        positions.setdefault(source, []).append(position)
+    score_P, linked_P = np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
+    probability_P = np.full(len(rows), None, dtype=object)  # because JSON has no NaN
+    for source, own in positions.items():
+        scores = ranking.scores(source, [target_P[position] for position in own], at=at)
+        score_P[own], linked_P[own] = scores.score_P, scores.num_contacts_P > 0
+        probability_P[own] = [None if np.isnan(value) else value for value in scores.probability_P.tolist()]
+    return rows.assign(score=score_P, probability=probability_P, linked_before=linked_P)
+
+
+def _packed_ranking(folder: Path) -> PackedRanking | None:
+    if not (folder / "event_forecaster.json").exists():
+        return None
+    record = json.loads((folder / "event_forecaster.json").read_text())
+    with np.load(folder / "event_state.npz", allow_pickle=False) as arrays:
+        return PackedRanking.from_parts(record, arrays, pl.read_parquet(folder / "event_ids.parquet"))
 
 
 def _vectors(file: Path) -> NDArray[np.float32] | None:

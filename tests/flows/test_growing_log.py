@@ -21,12 +21,15 @@ import flows.retrain as retraining
 from dyformer.evaluation import promotion
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from dyformer.scoring.event_forecaster import EventForecaster
 from flows.commands import results
 from flows.tasks import start, train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
 from flows.tasks.evaluation.promote import champion_contender
+from flows.tasks.event_state import make_model, read_model
 from flows.tasks.ingest import undo_ingest
+from flows.tasks.live import current_ranking
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, send_rollback
@@ -40,6 +43,7 @@ from storage import removal
 from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_table
 from storage.bytes import files
 from storage.champions import ledger, publications, read_champion, replace_champion, succession
+from storage.events.table import read_events
 from storage.layout import Layout
 from storage.queries import query
 from storage.removal import removable
@@ -311,6 +315,7 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     contender = Contender(title="L3")
     vectors = write_vectors(snapshots, summary["addresses"]["model"])
     assert publish(snapshots, contender, write_forecasts(snapshots, contender), vectors) is not None
+    model = small_event_forecaster(layout, summary)
     assert rollback("mylog")["title"] == record["title"]
     [address] = due(layout)
     assert project(layout).problems == []
@@ -327,6 +332,25 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     table = read_table(placed, "vectors")
     given = served.predict(pd.DataFrame({"node": table["id"].to_list()}))["vector"]
     np.testing.assert_array_equal(np.stack(given.to_list()), np.array(table["vector"].to_list(), dtype=np.float32))
+    check_as_of_now(layout, served, str(client.get_model_version("dyformer-mylog", version).description), model)
+
+
+def small_event_forecaster(layout: Layout, summary: dict[str, Any]) -> str:
+    method = EventForecaster(gate_rounds=4, past_rounds=4, new_rounds=4)
+    version = lineage_of(summary["addresses"]["forecasts"]).table_version
+    return make_model("mylog", version, method=method, layout=layout)
+
+
+def check_as_of_now(layout: Layout, served: Any, described: str, model: str) -> None:
+    """The model that was registered after an event forecaster was made ranks as the live ranking of its version."""
+    version = lineage_of(model).table_version
+    ranking = current_ranking(layout, "mylog", version, read_model(model))
+    source = ranking.ids.sources[0]
+    best = ranking.rank(source, k=3)
+    now = served.predict(pd.DataFrame({"source": [source]}), params={"events": "[]", "k": 3})
+    assert now["target"].tolist() == best.targets
+    np.testing.assert_allclose(now["probability"], best.probability_K, rtol=0, atol=1e-9)
+    assert f"has the {read_events(layout, 'mylog', version).height:,} events up to" in described
 
 
 def check_newer_keeps_alias(layout: Layout, rollback: str) -> None:

@@ -24,7 +24,7 @@ from flows.tasks.event_state import (
     read_model,
     read_state,
 )
-from flows.tasks.live import current_ranking, open_horizon, open_ranking
+from flows.tasks.live import current_ranking, open_horizon, open_ranking, packed_ranking
 from storage.artifacts.artifact import ArtifactDamaged, lineage_of, read_bytes
 from storage.events.commits import take_back
 from storage.layout import EVENT_MODEL, STATE, Layout
@@ -236,6 +236,26 @@ def test_the_newest_forecaster_that_a_time_allows_is_chosen(store, tmp_path, mon
     assert newest_model(store, NAME, before=ROWS[800][2] * 1_000_000) == past
     assert newest_model(store, NAME, before=ROWS[400][2] * 1_000_000) == past
     assert newest_model(store, NAME, before=ROWS[399][2] * 1_000_000) is None
+
+
+def test_a_package_has_the_events_of_its_version_and_no_later_forecaster(store, tmp_path):
+    for number, rows in enumerate(parts_of(900)):
+        ingest(store, tmp_path, rows, number)
+    assert packed_ranking(store, NAME, 2) is None
+    make_model(NAME, before=ROWS[600][2] * 1_000_000, layout=store)
+    assert packed_ranking(store, NAME, 2) is None, "one for an earlier time knows less"
+    second = make_model(NAME, 2, layout=store)
+    assert packed_ranking(store, NAME, 1) is None
+    first = make_model(NAME, 1, layout=store)
+    for version, model, num_events in ((1, first, 900), (2, second, len(ROWS))):
+        pack = packed_ranking(store, NAME, version)
+        assert pack is not None
+        assert (pack.state.num_events, pack.time_unit, pack.has_integer_ids) == (num_events, "s", False)
+        assert pack.first_time == ROWS[0][2] * 1_000_000
+        assert pack.fitted.record() == read_model(model).record()
+        expected = current_ranking(store, NAME, version, read_model(model))
+        one, other = (ranking.rank("u3") for ranking in (pack.ranking([]), expected))
+        assert (one.targets, one.probability_K.tolist()) == (other.targets, other.probability_K.tolist())
 
 
 def test_a_ranking_of_the_store_is_that_of_the_batch_evaluation_as_of_now_and_as_of_a_time(store, tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,18 +20,21 @@ import pytest
 from mlflow.pyfunc import scoring_server
 from mlflow.pyfunc.model import PythonModelContext
 from mlflow.utils import environment, requirements_utils
+from packed_rankings import log_rows, packed, ranking_of
 from ranked_logs import growing_log
 
+import dyformer
 from dyformer.embedder import Embed
 from dyformer.evaluation.forecasts.forecast import Forecast, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_record, history_tables
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.scoring.packed_ranking import PackedRanking
 from storage.layout import Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import Tracker, open_tracker
-from storage.tracking.served_model import ServedModel
+from storage.tracking.served_model import ServedModel, WrongRequest
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -167,11 +171,11 @@ class Loaded:
         return self.model.predict(None, data, params)
 
 
-async def responses(model: Loaded, *rows: dict[str, str]) -> list[httpx.Response]:
+async def responses(model: Loaded, *rows: dict[str, str], **params: str) -> list[httpx.Response]:
     """What MLflow's own server sends for each row."""
     app = httpx.ASGITransport(app=scoring_server.init(model))  # pyright: ignore[reportArgumentType]
     async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
-        return [await client.post("/invocations", json={"dataframe_records": [row]}) for row in rows]
+        return [await client.post("/invocations", json={"dataframe_records": [row], "params": params}) for row in rows]
 
 
 def test_a_wrong_request_over_http_is_named_without_a_stack_trace(
@@ -262,6 +266,169 @@ def test_a_forecast_of_another_history_is_not_packed(forecast: tuple[Forecast, b
         pass
 
 
+EVENT_ROWS = log_rows()
+NUM_PACKED = 560
+MORE: list[dict[str, Any]] = [
+    {"source": "u1", "target": "p9", "time": EVENT_ROWS[NUM_PACKED][2]},
+    {"source": "came", "target": "p1", "time": EVENT_ROWS[NUM_PACKED][2] + 60, "weight": 2},
+    {"source": "u1", "target": "new", "time": EVENT_ROWS[NUM_PACKED][2] + 60},
+]
+
+
+@pytest.fixture(scope="module")
+def live() -> PackedRanking:
+    return packed(EVENT_ROWS[:NUM_PACKED])
+
+
+@pytest.fixture(scope="module")
+def live_folder(
+    forecast: tuple[Forecast, bytes], live: PackedRanking, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A package with the event state."""
+    parts = {"history": tables_of(forecast[0]), "ids": id_table(names()), "vectors": vector_table()}
+    with packed_model(record=forecast[1], **parts, live=live) as folder:
+        return shutil.copytree(folder, tmp_path_factory.mktemp("live") / "model")
+
+
+@pytest.fixture
+def live_model(live_folder: Path) -> ServedModel:
+    model = ServedModel()
+    files = str(live_folder / "artifacts" / "files")
+    model.load_context(PythonModelContext(artifacts={"files": files}, model_config={}))
+    return model
+
+
+def everything() -> list[tuple[str, str, int]]:
+    return [*EVENT_ROWS[:NUM_PACKED], *((row["source"], row["target"], row["time"]) for row in MORE)]
+
+
+def test_a_request_with_events_ranks_as_of_now(live_model: ServedModel, live: PackedRanking) -> None:
+    rows, expected = pd.DataFrame({"source": ["u3", "u1", "came", "u3"]}), ranking_of(live.fitted, everything())
+    found = live_model.predict(None, rows, {"k": 4, "events": json.dumps(MORE)})
+    assert found["source"].drop_duplicates().tolist() == ["u3", "u1", "came"]
+    for source in ("u3", "u1", "came"):
+        own, best = found[found["source"] == source], expected.rank(source, k=4)
+        assert own["target"].tolist() == best.targets
+        assert own["rank"].tolist() == [1, 2, 3, 4]
+        assert own["linked_before"].tolist() == (~best.is_new_K).tolist()
+        assert own["num_events"].tolist() == [best.num_events] * 4
+        assert own["reasons"].tolist() == best.reasons
+        np.testing.assert_allclose(own["probability"], best.probability_K, rtol=0, atol=1e-9)
+    all_of_one = live_model.predict(None, pd.DataFrame({"source": ["u1"]}), {"k": 20, "events": json.dumps(MORE)})
+    assert "new" in all_of_one["target"].tolist()
+
+
+def test_a_request_with_events_scores_pairs_as_of_now(live_model: ServedModel, live: PackedRanking) -> None:
+    ends = {"source": ["u1", "u3", "u1", "u1", "came"], "target": ["new", "p2", "p3", "nothing", "p1"]}
+    found = live_model.predict(None, pd.DataFrame(ends), {"events": json.dumps(MORE)})
+    expected = ranking_of(live.fitted, everything())
+    for source, target, score, probability, linked in found.itertuples(index=False):
+        scores = expected.scores(source, [target])
+        assert score == pytest.approx(scores.score_P[0], abs=1e-9)
+        wanted = None if np.isnan(scores.probability_P[0]) else scores.probability_P[0]
+        assert probability == (None if wanted is None else pytest.approx(wanted, abs=1e-9))
+        assert linked == bool(scores.num_contacts_P[0])
+    assert list(found.columns) == ["source", "target", "score", "probability", "linked_before"]
+    assert found["linked_before"].tolist()[0]
+    assert found["probability"].tolist()[3] is None
+
+
+def test_events_at_the_time_of_a_request_do_not_count_in_it(live_model: ServedModel, live: PackedRanking) -> None:
+    rows, text = pd.DataFrame({"source": ["u1"]}), json.dumps(MORE)
+    for more, num_before in ((60, 1), (61, 3)):
+        at = EVENT_ROWS[NUM_PACKED][2] + more
+        best = ranking_of(live.fitted, everything()[: NUM_PACKED + num_before]).rank("u1", at=at * 1_000_000)
+        found = live_model.predict(None, rows, {"events": text, "at": str(at)})
+        assert found["target"].tolist() == best.targets
+        np.testing.assert_allclose(found["probability"], best.probability_K, rtol=0, atol=1e-9)
+    with pytest.raises(WrongRequest, match="the parameter at needs events"):
+        live_model.predict(None, rows, {"at": str(at)})
+
+
+def test_no_event_of_a_request_is_left_for_the_next_one(live_model: ServedModel) -> None:
+    rows, nothing = pd.DataFrame({"source": ["u1", "came"]}), {"events": "[]"}
+    before = live_model.predict(None, rows, nothing)
+    live_model.predict(None, rows, {"events": json.dumps(MORE)})
+    with pytest.raises(WrongRequest, match="event 3: the weight -1"):
+        live_model.predict(None, rows, {"events": json.dumps([*MORE, {**MORE[0], "weight": -1}])})
+    pd.testing.assert_frame_equal(live_model.predict(None, rows, nothing), before, check_exact=True)
+    assert before.set_index("source")["num_events"]["came"].tolist() == [0] * 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "params", "message"),
+    [
+        ({"source": ["u1"]}, {"events": "soon"}, "the events are not JSON"),
+        ({"source": ["u1"]}, {"events": json.dumps([{**MORE[0], "time": "soon"}])}, "event 0: the time 'soon'"),
+        ({"source": ["u1"]}, {"events": json.dumps([{**MORE[0], "time": 5}])}, "expected times that continue the log"),
+        ({"source": ["u1"]}, {"events": "[]", "at": "5"}, "as of 1970-01-01T00:00:05.000000Z: expected a time from"),
+        ({"source": ["u1"]}, {"events": "[]", "at": "soon"}, "the time 'soon': expected a date"),
+        ({"source": ["u1"]}, {"events": "[]", "k": -1}, "k = -1: expected at least 1"),
+        ({"source": ["u1"]}, {"events": "[]", "links": "new"}, "no parameter links"),
+        ({"node": ["u1"]}, {"events": "[]"}, "needs the column source, or source and target.*; found node"),
+        ({"target": ["p1"]}, {"events": "[]"}, "needs the column source, or source and target.*; found target"),
+    ],
+)
+def test_a_wrong_request_with_events_is_named(
+    live_model: ServedModel, rows: dict[str, Any], params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(WrongRequest, match=message):
+        live_model.predict(None, pd.DataFrame(rows), params)
+
+
+def test_a_model_without_an_event_forecaster_takes_no_events(
+    forecast: tuple[Forecast, bytes], live_model: ServedModel, tmp_path: Path
+) -> None:
+    """All else is the same with and without it."""
+    model = opened(forecast, names(), tmp_path)
+    with pytest.raises(WrongRequest, match="this model has no event forecaster, so that it takes no events"):
+        model.predict(None, pd.DataFrame({"source": ["n1"]}), {"events": "[]"})
+    for rows, params in (
+        ({"source": ["n1"], "target": ["n2"]}, None),
+        ({"source": ["n1"], "target": ["n2"]}, {"k": 0, "links": "all", "events": "", "at": ""}),
+        ({"node": ["n1"]}, {"k": 3, "events": ""}),
+        ({"node": ["n1"]}, {}),
+    ):
+        frame = pd.DataFrame(rows)
+        one, other = (each.predict(None, frame, params) for each in (model, live_model))
+        assert one.to_json(double_precision=15) == other.to_json(double_precision=15)
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_integer_ids_stay_integers_as_of_now(live_folder: Path, tmp_path: Path) -> None:
+    rows = log_rows(integers=True)
+    files = shutil.copytree(live_folder / "artifacts" / "files", tmp_path / "files")
+    pack = packed(rows[:NUM_PACKED], integers=True)
+    (files / "event_forecaster.json").write_text(json.dumps(pack.record()))
+    np.savez_compressed(files / "event_state.npz", allow_pickle=False, **pack.state.to_arrays())
+    pack.id_table().write_parquet(files / "event_ids.parquet")
+    model = ServedModel()
+    model.load_context(PythonModelContext(artifacts={"files": str(files)}, model_config={}))
+    events = [{"source": 1, "target": 900, "time": rows[NUM_PACKED][2]}]
+    found = model.predict(None, pd.DataFrame({"source": [1]}), {"k": 20, "events": json.dumps(events)})
+    assert found["source"].tolist() == [1] * len(found)
+    assert found["target"].dtype == pd.Int64Dtype()
+    assert 900 in found["target"].tolist()
+
+
+def test_events_over_http(live_model: ServedModel, live: PackedRanking) -> None:
+    best = ranking_of(live.fitted, everything()).rank("u1", k=10)
+    ranked, scored, wrong = asyncio.run(
+        responses(
+            Loaded(live_model),
+            {"source": "u1"},
+            {"source": "u1", "target": "nothing"},
+            {"node": "u1"},
+            events=json.dumps(MORE),
+        )
+    )
+    assert [row["target"] for row in ranked.json()["predictions"]] == best.targets
+    assert "NaN" not in scored.text
+    assert scored.json()["predictions"][0]["probability"] is None
+    assert wrong.status_code == 400
+    assert "Traceback" not in wrong.text
+
+
 LOAD = """
 import sys
 import mlflow, pandas
@@ -270,7 +437,9 @@ pairs = pandas.DataFrame({"source": ["n0", "n1"], "target": ["n3", "n2"]})
 print(*map(repr, model.predict(pairs)["probability"].tolist()))
 print(*model.predict(pandas.DataFrame({"node": ["n1"]}))["vector"][0])
 print(*model.predict(pandas.DataFrame({"node": ["n1"]}), params={"k": 3})["partner"])
-print(sorted({"torch", "storage", "prefect"} & set(sys.modules)))
+events = '[{"source": "u1", "target": "new", "time": "%s"}]' % sys.argv[1]
+print(*model.predict(pandas.DataFrame({"source": ["u1"]}), params={"k": 3, "events": events})["target"])
+print(sorted({"torch", "storage", "prefect", "safetensors"} & set(sys.modules)))
 import dyformer
 print(dyformer.__file__)
 try:
@@ -280,27 +449,44 @@ except Exception as error:
 """
 
 
+def lend_machine_code(model: Path) -> None:
+    """Put what numba compiled here beside the same files of a package, which has none: it takes half a minute."""
+    own = Path(dyformer.__file__).parent
+    for file in own.rglob("__pycache__/*.nb?"):
+        copy = model / "code" / "dyformer" / file.relative_to(own)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy2(file, copy)
+
+
 def test_model_loads_in_a_fresh_process_with_the_code_that_it_was_packed_with(
-    forecast: tuple[Forecast, bytes], tracker: Tracker, tmp_path: Path
+    forecast: tuple[Forecast, bytes], live: PackedRanking, tracker: Tracker, tmp_path: Path
 ) -> None:
     run = tracker.start_run(dataset="toy", name="DyFormer")
     parts = {"history": tables_of(forecast[0]), "ids": id_table(names()), "vectors": vector_table(), "weights": b"w"}
-    with packed_model(record=forecast[1], **parts) as folder:
+    with packed_model(record=forecast[1], **parts, live=live) as folder:
         assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt")]
         assert "torch" not in (folder / "requirements.txt").read_text()
+        lend_machine_code(folder)
         assert run.register_model(folder, name="dyformer-toy") == "1"
         assert run.register_model(folder, name="dyformer-toy") == "1"  # one run, one model
     run.finish()
     environment = {**os.environ, "MLFLOW_TRACKING_URI": tracker.uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOAD, str(EVENT_ROWS[NUM_PACKED][2])],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    probabilities, vector, partners, modules, code, error = done.stdout.splitlines()
+    probabilities, vector, partners, targets, modules, code, error = done.stdout.splitlines()
     expected = forecast[0].probability(np.array([0, 1]), np.array([3, 2]))
     np.testing.assert_allclose([float(value) for value in probabilities.split()], expected, rtol=0, atol=1e-9)
     np.testing.assert_allclose([float(value) for value in vector.split()], VECTORS_ND[1], rtol=1e-6)
     best = forecast[0].top(3, query_A=np.array([1]))["partner"]
     assert partners.split() == [f"n{partner}" for partner in best]
+    more = [*EVENT_ROWS[:NUM_PACKED], ("u1", "new", EVENT_ROWS[NUM_PACKED][2])]
+    assert targets.split() == ranking_of(live.fitted, more).rank("u1", k=3).targets
     assert modules == "[]"
     assert "/code/dyformer/" in code
     assert "unknown nodes: nobody" in error

@@ -19,8 +19,11 @@ from dyformer.experiments.plots import loss_curve
 from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
+from dyformer.logs.moments import written_moment
+from dyformer.scoring.packed_ranking import PackedRanking
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import champion_of
+from flows.tasks.live import packed_ranking
 from flows.tasks.made import made
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.report import forecast_facts, read_report, report_page
@@ -266,7 +269,12 @@ def aliases_of(opened: Snapshots, contender: Contender, promotion: dict[str, Any
 def register(
     run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], aliases: tuple[str, ...], description: str
 ) -> str:
-    """Describe the run and register the forecast, whose version has the description and the forecasts' address."""
+    """Describe the run and register the forecast, whose version has the description and the forecasts' address.
+
+    Where an event forecaster is stored, the version ranks as of now, too.
+    """
+    live = packed_ranking(opened.layout, opened.dataset, opened.version)
+    description = f"{description}\n\n{_how_it_is_served(live)}"
     run.tags({"mlflow.note.content": description})
     vectors = read_table(made["vectors"], "vectors")
     with packed_model(
@@ -276,7 +284,24 @@ def register(
         vectors=unrotated_vectors(made["vectors"]).to_frame(),
         rotation=read_rotation(made["vectors"]),
         weights=read_bytes(model, WEIGHTS),
+        live=live,
     ) as folder:
         tags = {"forecasts": made["forecasts"], "vectors": made["vectors"]}
         name = experiment_name(opened.dataset)
         return run.register_model(folder, name=name, aliases=aliases, tags=tags, description=description)
+
+
+def _how_it_is_served(live: PackedRanking | None) -> str:
+    """Describe in Markdown which events a version has and what a request with events gives."""
+    if live is None:
+        return (
+            "The registered model has no event forecaster, so that it takes no `events`: `dyformer rank` makes one, and"
+            " the next version has it."
+        )
+    newest = written_moment(live.newest_time, live.time_unit)
+    return (
+        f"The registered model has the {live.state.num_events:,} events up to {newest}, and the event forecaster. With"
+        ' the parameter `events`, a JSON text such as `[{"source": 26, "target": 19, "time": "2025-01-01T00:00:00Z"}]`'
+        " or `[]`, it ranks the targets of each `source` as of now, from all events before, or scores `source` and"
+        " `target`."
+    )
