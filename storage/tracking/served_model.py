@@ -6,6 +6,7 @@ N nodes    D width of a vector    P pairs
 """
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ class ServedModel(PythonModel):
         )
         self.forecast = forecast_from(record, history, own_ND)
         self.live = _packed_ranking(folder)
+        if self.live is not None and SERVER in os.environ:
+            ranking = self.live.ranking([])
+            ranking.rank("")  # compiles, which takes longer than a first request may
+            ranking.scores("", [""])
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's method has no return type
         self, context: PythonModelContext | None, model_input: pd.DataFrame, params: dict[str, Any] | None = None
@@ -195,6 +200,7 @@ class ServedModel(PythonModel):
 
 
 PARTNERS = ("node", "partner")
+SERVER = "__pyfunc_model_path__"  # in the environment of MLflow's server, which is ready after the model is loaded
 NUM_RANKED = 10
 RANKED = ("source", "target", "rank", "probability", "linked_before", "num_events", "reasons")
 

@@ -30,6 +30,7 @@ from dyformer.evaluation.forecasts.stored_forecast import forecast_record, histo
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.scoring.live_ranking import LiveRanking
 from dyformer.scoring.packed_ranking import PackedRanking
 from storage.layout import Layout
 from storage.tracking.model_package import packed_model
@@ -409,6 +410,18 @@ def test_integer_ids_stay_integers_as_of_now(live_folder: Path, tmp_path: Path) 
     assert found["source"].tolist() == [1] * len(found)
     assert found["target"].dtype == pd.Int64Dtype()
     assert 900 in found["target"].tolist()
+
+
+def test_mlflows_server_compiles_before_it_is_ready(live_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked: list[str] = []
+    for name in ("rank", "scores"):
+        monkeypatch.setattr(LiveRanking, name, lambda ranking, *given, name=name: ranked.append(name))
+    context = PythonModelContext(artifacts={"files": str(live_folder / "artifacts" / "files")}, model_config={})
+    ServedModel().load_context(context)
+    assert ranked == []
+    monkeypatch.setenv(scoring_server._SERVER_MODEL_PATH, str(live_folder))
+    ServedModel().load_context(context)
+    assert ranked == ["rank", "scores"]
 
 
 def test_events_over_http(live_model: ServedModel, live: PackedRanking) -> None:
