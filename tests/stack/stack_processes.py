@@ -135,10 +135,10 @@ def seconds_to_ready(up: Up) -> float:
     return float(re.findall(r"\d+", found)[0])
 
 
-def wait_until(condition: Any, seconds: float, what: str) -> Any:
+def wait_until(condition: Any, seconds: float, what: str, pause: float = 0.5) -> Any:
     """Wait until a function returns something true; returns it."""
     until = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < until, f"after {seconds:.0f} s: {what}"
-        time.sleep(0.5)
+        time.sleep(pause)
     return found
