@@ -26,12 +26,10 @@ from storage.layout import Layout
 FOLDER = Path(__file__).parent
 GROUPS = (
     ("test_servers_away.py",),  # the stack of the compose file runs for three of the groups
-    ("test_old_runs.py", "test_killed_runs.py", "test_secrets.py"),
+    ("test_old_runs.py", "test_killed_runs.py", "test_prefect_away.py", "test_secrets.py"),
     ("test_chain.py", "test_started_runs.py"),
-    ("test_pages.py", "test_attacks.py"),
-    ("test_up.py",),
-    ("test_serve_page.py",),
-    ("test_report_layout.py",),
+    # One group, because a process that has two tests left gets the next group, and these two may be long.
+    ("test_pages.py", "test_attacks.py", "test_up.py", "test_serve_page.py", "test_report_layout.py"),
 )
 GROUP_OF = {name: names[0] for names in GROUPS for name in names}  # in this order
 

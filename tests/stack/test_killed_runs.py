@@ -118,16 +118,3 @@ def test_a_run_that_was_being_submitted_at_sigterm_is_due_again(
     print(f"began {time.monotonic() - stopped:.0f} s after the stop")
     ends(stack, run)
     assert_sound(stack, store, "submitted", undisturbed)
-
-
-def test_a_server_that_is_started_again_loses_no_run(
-    stack: Stack, store: Layout, log: Path, undisturbed: dict[str, Any]
-) -> None:
-    run = started(stack, log, "server-restarted")
-    in_training(stack, store, run, "server-restarted")
-    stack.stop("prefect-server")
-    time.sleep(5)
-    stack.restart("prefect-server")
-    ends(stack, run)
-    assert stack.request(f"/flow_runs/{run}")["run_count"] == 1
-    assert_sound(stack, store, "server-restarted", undisturbed)
