@@ -20,7 +20,7 @@ from storage.tracking.marks import due
 # Long enough to be stopped in: the epochs are short, and there are many.
 SETTINGS = {
     "pretrain": None,
-    "finetune.epochs": 200,
+    "finetune.epochs": 120,
     "finetune.patience": None,
     "finetune.batches_per_epoch": 2,
     "model.width": 16,
@@ -55,7 +55,7 @@ def in_training(stack: Stack, store: Layout, run: str, dataset: str) -> list[int
     wait_until(lambda: stack.state(run) == "Running", 120, "the run did not begin")
     pattern = f"model-{dataset}-*"
     wait_until(lambda: list((Path(store.state) / "locks").glob(pattern)), 120, "the training did not begin")
-    time.sleep(3)  # less than the first pause between checkpoints
+    time.sleep(3)  # less than the first pause between checkpoints, and than the training takes
     found = stack.processes_of(run)
     assert found
     assert publications(store, dataset).height == 0
