@@ -288,6 +288,19 @@ def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, m
     assert all(state.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.to_arrays().items())
 
 
+def test_each_slot_that_changes_while_its_table_is_copied_is_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = random_log(7)
+    settings = settings_of(log)
+    monkeypatch.setattr(event_state, "is_nearly_full", lambda table, _: len(table.slot_S) > 0)
+    monkeypatch.setattr(event_state, "BLOCK_EVENTS", 8)
+    for first in range(40, 380, 2):
+        state = observed(log.head(first), settings)
+        meanwhile = ObservedInBetween(state, log, first, len(log), at_once=False)
+        state.grow_ahead(meanwhile, meanwhile.rest)
+        whole = observed(log.head(meanwhile.first), settings).to_arrays()
+        assert all(state.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.items())
+
+
 def test_a_table_is_nearly_full_when_a_quarter_or_what_may_come_is_not_free() -> None:
     table = tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(1, -1, dtype=np.int32)), 8)
     for column in range(6):
