@@ -327,7 +327,7 @@ def test_a_rerun_prints_the_verdict_and_then_the_ranking_and_the_papers_tables(
     found = [printed.index(mark) for mark in marks]
     assert found == sorted(found)
     assert not re.search(r"\d\.\d+ % interval", printed)  # the level of a test
-    assert "15 more: --table prints all" in printed
+    assert "17 more: --table prints all" in printed
     assert "EdgeBank (ever)" not in printed  # the last row
     assert command("run", "mylog", "--log", log, "--table", *READING, *SETTINGS) == 0
     whole = capsys.readouterr().out
