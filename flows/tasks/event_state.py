@@ -266,8 +266,8 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None, ver
 
     With `before`, of those that have read no event at this time or later; without, of those that were fitted on all
     events of their version, because one for an earlier time knows less. With `version`, of those that were fitted on
-    this version of the log or an earlier one, else on any. One is left out if its events are no longer in
-    the log, or if other code made it.
+    this version of the log or an earlier one, else on any. One is left out if a commit of its version was taken back,
+    or if other code made it.
     """
     code = code_digest(*MODEL_CODE)
     newest = versions.newest(layout, dataset).number if version is None else version
@@ -277,7 +277,8 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None, ver
         lineage = Lineage(**(record_of(address) or {})["lineage"])
         if lineage.code_version != code or not 1 <= lineage.table_version <= newest:
             continue
-        is_of_log = lineage.inputs == _commit_input(layout, dataset, lineage.table_version)
+        own = lineage.table_version
+        is_of_log = lineage.inputs == _commit_input(layout, dataset, own) and _holds(layout, dataset, newest, own)
         last = lineage.max_event_time or 0
         is_allowed = lineage.settings["before"] is None if before is None else last < before
         if is_allowed and is_of_log and is_current(address, lineage):

@@ -236,6 +236,9 @@ def test_the_newest_forecaster_that_a_time_allows_is_chosen(store, tmp_path, mon
     assert newest_model(store, NAME, before=ROWS[800][2] * 1_000_000) == past
     assert newest_model(store, NAME, before=ROWS[400][2] * 1_000_000) == past
     assert newest_model(store, NAME, before=ROWS[399][2] * 1_000_000) is None
+    take_back(store, NAME)
+    assert newest_model(store, NAME) == first, "the second one was fitted on rows that were taken back"
+    assert newest_model(store, NAME, version=2) == second
 
 
 def test_a_package_has_the_events_of_its_version_and_no_later_forecaster(store, tmp_path):
