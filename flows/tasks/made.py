@@ -1,10 +1,10 @@
 """Snapshots, settings and a function that computes -> the address of an artifact, made unless a current one exists."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from flows.tasks.snapshots import Snapshots
+from storage.artifacts.code import module_of
 from storage.artifacts.made import Contents, Planned, planned
 
 Code = str | Callable[..., Any]
@@ -54,6 +54,4 @@ def plan(
 
 
 def _module(code: Code) -> str:
-    while isinstance(code, partial):
-        code = code.func
-    return code if isinstance(code, str) else code.__module__
+    return code if isinstance(code, str) else module_of(code)

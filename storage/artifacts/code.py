@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,7 +61,14 @@ def all_modules(package: str) -> list[str]:
 
 def project_modules(*things: Callable[..., Any]) -> tuple[str, ...]:
     """Name the modules of the project in which functions and classes stand; a user's own are left out."""
-    return tuple(thing.__module__ for thing in things if thing.__module__.partition(".")[0] in PACKAGES)
+    return tuple(name for name in map(module_of, things) if name.partition(".")[0] in PACKAGES)
+
+
+def module_of(thing: Callable[..., Any]) -> str:
+    """Name the module in which a function or a class stands; of a partial one, that of the function itself."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    return thing.__module__
 
 
 def source_digest(thing: Any) -> str:

@@ -11,14 +11,19 @@ import polars as pl
 import pytest
 from own_snapshots import own_snapshots
 
+from dyformer.evaluation.first_stage import linked_in
 from dyformer.evaluation.fitting import FittedOnce
+from dyformer.evaluation.forecasts.forecast_rows import outcome_rows
 from dyformer.evaluation.protocols import protocol_of
+from dyformer.evaluation.protocols.prequential import with_hits
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tuning.search import macro_auc
 from dyformer.training.stored_weights import TrainedDyFormer
 from flows.tasks import train
 from flows.tasks.drift import write_drift
 from flows.tasks.evaluation.evaluate import code_behind
+from flows.tasks.event_state import HORIZON_CODE, MODEL_CODE, STATE_CODE
 from flows.tasks.finished import planned_report
 from flows.tasks.made import made
 from flows.tasks.models import Contender, StoredWeights
@@ -27,6 +32,7 @@ from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts import code
 from storage.artifacts.artifact import lineage_of, read_table
+from storage.artifacts.code import project_modules
 from storage.artifacts.made import Planned
 
 STAGE = {"epochs": 1, "batches_per_epoch": 1, "validation_batches": 1, "num_targets": 16, "num_positives": 8}
@@ -160,6 +166,53 @@ def test_an_edit_makes_exactly_that_anew_that_depends_on_it(
     module, old, new, kinds = EDITS[name]
     edited(monkeypatch, module, old, new)
     assert not_current(store, monkeypatch) == kinds
+
+
+# Of each kind of what is drawn, scored, measured or fitted: the code that it depends on, and a formula of that.
+OF_EVENTS = {
+    "event_state": (STATE_CODE, "streams/kernels/updates.py", "record.count += 1", "record.count += 2"),
+    "event_model": (MODEL_CODE, "scoring/kernels/trees.py", "+= ", "-= "),
+    "horizon_model": (HORIZON_CODE, "scoring/event_horizon.py", "start + length", "start - length"),
+    "tuning": (project_modules(macro_auc), "experiments/tuning/search.py", "append(auc(", "append(1 - auc("),
+    "outcomes": (project_modules(outcome_rows, linked_in), "evaluation/first_stage.py", "> MAX_NODES", "< MAX_NODES"),
+}
+OF_PROTOCOLS = {
+    "queries": ("prequential", "sampling/ranking_queries.py", "2 * num + 10", "3 * num + 10"),
+    "rankings": ("prequential", "evaluation/forecasts/best_partners.py", "NUM_PARTNERS = 10", "NUM_PARTNERS = 9"),
+    "scores": ("paper", "evaluation/protocols/paper.py", "self.step - 1", "self.step - 2"),
+    "negatives": ("tgb", "evaluation/event_splits.py", "RandomState(seed)", "RandomState(seed + 1)"),
+    "ranks": ("tgb", "evaluation/event_splits.py", "QUANTILES = (", "QUANTILES = (0.5, "),
+    "backtests": ("forecasts", "evaluation/forecasts/forecast.py", "NUM_CALIBRATED = 2", "NUM_CALIBRATED = 3"),
+    "costs": ("cost", "evaluation/protocols/cost.py", "peak_gigabytes())", "1 + peak_gigabytes())"),
+    "metrics": ("prequential", "scoring/metrics.py", "return 1 / rank_Q", "return 2 / rank_Q"),
+}
+
+
+def digests() -> dict[str, str]:
+    protocols = {kind: protocol_of(name) for kind, (name, *_) in OF_PROTOCOLS.items()}
+    codes = {kind: modules for kind, (modules, *_) in OF_EVENTS.items()}
+    for kind, protocol in protocols.items():
+        codes[kind] = code_behind(protocol, [])
+        if kind in ("queries", "negatives"):
+            assert protocol.draw is not None
+            codes[kind] = project_modules(protocol.draw)
+    codes["metrics"] = project_modules(with_hits([3]).rows)
+    return {kind: code.code_digest(*modules) for kind, modules in codes.items()}
+
+
+@pytest.mark.parametrize("kind", [*OF_EVENTS, *OF_PROTOCOLS])
+def test_an_edit_of_a_formula_makes_that_kind_anew(kind: str, monkeypatch: pytest.MonkeyPatch):
+    _, module, old, new = {**OF_EVENTS, **OF_PROTOCOLS}[kind]
+    before = digests()
+    assert len(set(before.values())) > len(before) / 2, "a code without modules has one digest"
+    edited(monkeypatch, module, old, new)
+    assert digests()[kind] != before[kind]
+
+
+def test_an_edit_of_a_table_makes_none_of_them_anew(monkeypatch: pytest.MonkeyPatch):
+    before = digests()
+    edited(monkeypatch, "experiments/tables.py", "(100 * ", "(1 * ")
+    assert digests() == before
 
 
 def test_vectors_are_made_anew_of_weights_that_are(store: dict[str, str], monkeypatch: pytest.MonkeyPatch):
