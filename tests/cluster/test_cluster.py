@@ -120,6 +120,11 @@ def pids(shared: Shared, start: int) -> list[int]:
     return [int(pid) for first, pid in lines if int(first) == start]
 
 
+def rows_of(shared: Shared) -> list[int]:
+    """Make the ranges, or read those that are made, and give their rows."""
+    return pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list()
+
+
 def digests_of(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | None) -> dict[str, str]:
     """Make what is made of ranges in a store, which is the same every time, with a cluster or without."""
     monkeypatch.setattr("flows.parallel.RANGE_NODES", 8)
@@ -181,7 +186,7 @@ main(["run", "mylog", "--log", {str(log)!r}, *columns, *changes, "--on", {one_wo
 def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
     monkeypatch.setenv(CLUSTER, one_worker)
     shared = shared_in(tmp_path)
-    assert pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list() == list(range(20))
+    assert rows_of(shared) == list(range(20))
     assert os.getpid() not in {pid for rows in RANGES for pid in pids(shared, rows.start)}
     assert all(shared.part(rows).is_current for rows in RANGES)
     remove_parts(RANGES, shared)
@@ -198,6 +203,7 @@ def test_a_killed_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path(shared.values["gate"]).unlink()
     assert driver.wait(SECONDS) == 0, (tmp_path / "driver").read_text()
     assert all(shared.part(rows).is_current for rows in RANGES)
+    assert rows_of(shared) == list(range(20))
     assert starts(shared).count(10) >= 2
     assert starts(shared).count(0) == 1
 
@@ -213,7 +219,7 @@ def test_a_driver_that_was_killed_reuses_its_parts(tmp_path: Path, monkeypatch: 
     made = [rows.start for rows in RANGES if shared.part(rows).is_current]
     assert made
     Path(shared.values["gate"]).unlink()
-    assert pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list() == list(range(20))
+    assert rows_of(shared) == list(range(20))
     assert all(starts(shared).count(start) == 1 for start in made)
 
 
@@ -228,6 +234,7 @@ def test_the_part_of_a_node_that_is_removed_is_made_by_another(tmp_path: Path, m
             others.enter_context(node(f"--address={address}", "--num-cpus=1"))
         Path(shared.values["gate"]).unlink()
         assert driver.wait(SECONDS) == 0, (tmp_path / "driver").read_text()
+        assert rows_of(shared) == list(range(20))
     assert all(shared.part(rows).is_current for rows in RANGES)
     assert (starts(shared).count(0), starts(shared).count(10)) == (1, 2)
     assert len(set(pids(shared, 10))) == 2
@@ -254,7 +261,7 @@ print(sum(path.stat().st_size for path in session.glob("ray_spilled_objects*/*")
     assert other.stdout is not None
     assert other.stdout.readline() == "full\n"
     shared = shared_in(tmp_path)
-    assert pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list() == list(range(20))
+    assert rows_of(shared) == list(range(20))
     output, _ = other.communicate("\n", timeout=SECONDS)
     assert other.returncode == 0
     are_equal, num_bytes = output.split()
