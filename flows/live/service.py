@@ -22,7 +22,7 @@ from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.scoring.sent_events import SentEvent, check_era, named_events
 from dyformer.streams.event_state import EventState, Rest
 from dyformer.streams.kernels.tables import no_rest
-from flows.tasks.event_state import newest_model, node_numbers
+from flows.tasks.event_state import make_model, newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events
@@ -31,6 +31,7 @@ from storage.raw.received import ReceivedEvents, WaitingEvents
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_FITS = 60.0  # of horizons, because one that fails may take minutes
+MOST_ROUNDS, FEW_EVENTS = 5, 200  # of catching up with the events that came while a ranking was made
 SECONDS_BETWEEN_LATE = 30.0  # a state is made anew for late events at most so often, because it takes a whole pass
 REST = 3.0  # seconds that the thread beside requests waits for each that it computes
 
@@ -147,10 +148,7 @@ class LiveService:
 
     def _observe(self, events: NamedEvents) -> None:
         """Let events count that are not older than the newest; the others wait for a pass from the beginning."""
-        newest = self.ranking.newest_time
-        num_late = 0 if newest is None else int(np.searchsorted(events.times, newest))
-        self.num_late += num_late
-        self.ranking.observe(events.without_first(num_late))
+        self.num_late += _observed(self.ranking, events, no_rest)
 
     def follow(self, is_stopping: threading.Event) -> None:
         """Look at the store again and again, until the event is set; what fails is tried at the next look."""
@@ -170,16 +168,17 @@ class LiveService:
         self.ranking.grow_ahead(Rests())
 
     def _start_fit(self) -> None:
-        """Fit the horizons on a new version in a thread of its own, which holds up no late event and no commit."""
+        """Fit on a new version in a thread of its own, which holds up no late event and no commit."""
         is_due = self.opened.version != self._horizons_of and time.monotonic() >= self._next_fit
         if is_due and (self._fit is None or not self._fit.is_alive()):
-            self._fit = threading.Thread(target=self._refit_horizons, daemon=True)
+            self._fit = threading.Thread(target=self._refit, daemon=True)
             self._fit.start()
 
-    def _refit_horizons(self) -> None:
+    def _refit(self) -> None:
         version = self.opened.version
         self._next_fit = time.monotonic() + SECONDS_BETWEEN_FITS  # of one that fails
         try:
+            self._refit_forecaster(version)
             self._fit_horizons()
         except TooFewPastEvents as error:  # in the newest past times; those that were fitted before go on
             stay = f"the horizons stay those of an earlier version of {self.dataset}"
@@ -188,6 +187,18 @@ class LiveService:
             self._horizons_of = version
         except Exception as error:  # noqa: BLE001, because it is tried again
             self.show(f"the horizons could not be fitted: {error or type(error).__name__}")
+
+    def _refit_forecaster(self, version: int) -> None:
+        """Fit a forecaster where each stored one was fitted on rows that were taken back; the next look opens it."""
+        if newest_model(self.layout, self.dataset) is not None:
+            return
+        try:
+            self.show(
+                f"rows that the event forecaster of {self.dataset} was fitted on were taken back: fitting another"
+            )
+            make_model(self.dataset, version, layout=self.layout)
+        except TooFewPastEvents as error:
+            self.show(f"the event forecaster of {self.dataset} stays the one before its rows were taken back: {error}")
 
     def _fit_horizons(self) -> None:
         """Fit the horizons on the version of the ranking; requests, events and newer versions do not wait for it.
@@ -218,8 +229,8 @@ class LiveService:
     def _refresh(self, earlier: OpenedRanking | None = None) -> None:
         """Replace the ranking by that of the newest commit, model and received events.
 
-        The forecaster of the earlier ranking is taken over if it is still the newest. With late events alone, of the
-        newest commit, no stored state is read, because the new one is made from the beginning.
+        The forecaster of the earlier ranking is taken over if it is still the newest, or there is none. With late
+        events alone, of the newest commit, no stored state is read, because the new one is made from the beginning.
         """
         rest = no_rest if earlier is None else Rests(self._grow_ahead)  # beside requests
         if earlier is not None and self._is_newest(earlier):
@@ -240,13 +251,36 @@ class LiveService:
         times = history(self.layout, self.dataset, opened.version)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
         opened.ranking.scores("", [""])
+        num_late = _catch_up(opened.ranking, waiting, rest)
         with self._changing:  # what came meanwhile
             if not self._commits <= set(times["version"]):  # one was taken back, which the horizons may have read
                 self.horizons, self._times_taken_back = {}, self._times_taken_back + 1
             self._commits = frozenset(times["version"])
-            self.opened, self.num_late, self._last_pass = opened, 0, time.monotonic()
+            self.opened, self.num_late, self._last_pass = opened, num_late, time.monotonic()
             self._stored = TimeRange(first=min(times["first_time"]), last=max(times["last_time"]))
             self._observe(NamedEvents.from_table(waiting.read()))
+
+
+def _observed(ranking: LiveRanking, events: NamedEvents, rest: Rest) -> int:
+    """Let events count that are not older than the newest; give the number of the others, which are late."""
+    newest = ranking.newest_time
+    num_late = 0 if newest is None else int(np.searchsorted(events.times, newest))
+    ranking.observe(events.without_first(num_late), rest)
+    return num_late
+
+
+def _catch_up(ranking: LiveRanking, waiting: WaitingEvents, rest: Rest) -> int:
+    """Let events count that came while a ranking was made, until few are left for which requests wait; as `_observed`.
+
+    So many may come in a long pass that all of them at once would hold up rankings for a tenth of a second.
+    """
+    num_late = 0
+    for _ in range(MOST_ROUNDS):
+        events = NamedEvents.from_table(waiting.read())
+        num_late += _observed(ranking, events, rest)
+        if len(events) < FEW_EVENTS:
+            break
+    return num_late
 
 
 def _committed(layout: Layout, dataset: str, version: int) -> frozenset[str]:

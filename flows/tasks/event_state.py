@@ -277,10 +277,10 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None, ver
         lineage = Lineage(**(record_of(address) or {})["lineage"])
         if lineage.code_version != code or not 1 <= lineage.table_version <= newest:
             continue
-        own = lineage.table_version
+        last, own = lineage.max_event_time or 0, lineage.table_version
+        if not (lineage.settings["before"] is None if before is None else last < before):
+            continue
         is_of_log = lineage.inputs == _commit_input(layout, dataset, own) and _holds(layout, dataset, newest, own)
-        last = lineage.max_event_time or 0
-        is_allowed = lineage.settings["before"] is None if before is None else last < before
-        if is_allowed and is_of_log and is_current(address, lineage):
+        if is_of_log and is_current(address, lineage):
             found.append((last, lineage.table_version, address))
     return max(found)[2] if found else None

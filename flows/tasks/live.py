@@ -68,7 +68,7 @@ def open_ranking(
     The newest stored forecaster is read that was fitted on events before that time (as of now, on all events of a
     version), and one is made where there is none, or with `refit`. As of now the state is the stored one, brought up to
     date; as of an earlier time it is made from the events before it. The forecaster of `earlier` is not read again if
-    it is still the newest.
+    it is still the newest, and stays where there is no other.
 
     Raises:
         DatasetNotIngested: the store lacks the log.
@@ -79,6 +79,7 @@ def open_ranking(
     newest = newest_time(layout, dataset, version)
     before = at if at is not None and at <= newest else None
     model = None if refit else newest_model(layout, dataset, before=before)
+    model = model or (earlier.model if earlier is not None else None)
     if model is None:
         show(f"fitting the event forecaster of {dataset} on its past: once, some minutes for 100,000 events")
         model = make_model(dataset, version, before=before, layout=layout)

@@ -333,6 +333,12 @@ def test_a_source_with_new_targets_alone_takes_the_most_slots(world: str) -> Non
     assert taken == most or (not directed and all(taken[name] <= most[name] for name in taken))
 
 
+def test_tables_without_slots_grow_ahead() -> None:
+    state = EventState(3, 3, StateSettings(two_sides=True, seconds=1.0))
+    state.grow_ahead(nullcontext())
+    assert state.allocated_bytes()["contacts"] > 0
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_block_of_events_finds_room_that_was_made_ahead(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     two_sides, directed = WORLDS[world]

@@ -262,7 +262,7 @@ def caught_up(larger: PairTable, table: PairTable) -> PairTable:
 
 
 def _rows(table: PairTable) -> NDArray[np.int64]:
-    return table.slot_S.view(np.int64).reshape(len(table.slot_S), -1)
+    return table.slot_S.view(np.int64).reshape(len(table.slot_S), SLOT.itemsize // 8)  # also of no slots
 
 
 def _num_buckets(num_slots: int) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, decay_and_add, find, touch
 
-KERNELS = "9d68fa7d73a8"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "66705cdcb6ed"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with

@@ -3,16 +3,20 @@
 import threading
 
 import pytest
-from live_logs import NAME, rows_of
+from live_logs import NAME, ingest, rows_of
 from served import served
 from waiting import wait_for
 
 from dyformer.logs.moments import written_moment
 from dyformer.scoring.sent_events import SentEvent
+from flows.live import service as live
 from flows.live.server import application
 from flows.live.service import LiveService
+from flows.tasks.event_state import newest_model
 from storage.bytes import files
 from storage.bytes.files import WriteFailed
+from storage.events.commits import take_back
+from storage.layout import Layout
 from storage.raw.received import WaitingEvents
 
 NEXT = rows_of()[-1][2] + 10
@@ -101,3 +105,62 @@ def test_each_source_of_a_response_has_the_time_as_of_which_it_is_scored(service
         later = written_moment(service.ranking.now + 60_000_000, "s")
         found = client.post("/score", json={"pairs": PAIRS, "at": later}).json()
         assert {found["at"], *(row["at"] for row in found["scores"])} == {later}
+
+
+@pytest.mark.parametrize("num_left", [700, 15])
+def test_after_an_undo_its_rows_count_no_more_while_another_forecaster_is_fitted(tmp_path, monkeypatch, num_left):
+    store, lines, num_fits, may_fit = Layout(str(tmp_path / "own")), list[str](), [], threading.Event()
+    for number, rows in enumerate((rows_of()[:num_left], rows_of()[num_left:])):
+        ingest(store, tmp_path, rows, number)
+    service = LiveService(layout=store, dataset=NAME, show=lines.append)
+    before, fit = service.opened.model, live.make_model
+
+    def slow(*given, **options):
+        num_fits.append(service.ranking.num_events)
+        assert may_fit.wait(60)
+        return fit(*given, **options)
+
+    monkeypatch.setattr(live, "make_model", slow)
+    take_back(store, NAME)
+    service._refresh(service.opened)
+    assert (service.ranking.num_events, service.opened.model) == (num_left, before)
+    service._start_fit()
+    wait_for(lambda: len(num_fits) == 1)
+    assert num_fits == [num_left]
+    may_fit.set()
+    wait_for(lambda: service._horizons_of == 3)
+    assert service._is_behind() == (num_left == 700)
+    if num_left == 700:
+        service._refresh(service.opened)
+        assert service.opened.model == newest_model(store, NAME) != before
+    else:
+        assert "expected at least 20" in lines[-1]
+    service._start_fit()
+    assert len(num_fits) == 1
+
+
+def test_events_that_come_while_a_ranking_is_made_count_before_requests_wait_for_the_last_ones(service, monkeypatch):
+    inner, numbers = live._from_the_beginning, []
+    late = SentEvent(source="late one", target="p1", time=rows_of()[5][2] * 1_000_000, weight=1.0)
+    assert service.accept([late]).num_late == 1
+
+    def slow(*given):
+        ranking = inner(*given)
+        for number in range(10):
+            moment = NEXT * 1_000_000 + number
+            service.accept([SentEvent(source="u1", target=f"p{each}", time=moment, weight=1.0) for each in range(50)])
+        observe = ranking.observe
+
+        def noting(events, *rest):
+            numbers.append((len(events), service._changing.locked()))
+            observe(events, *rest)
+
+        monkeypatch.setattr(ranking, "observe", noting)
+        service.accept([SentEvent(source="u2", target="p1", time=late.time + 1, weight=1.0)])
+        return ranking
+
+    monkeypatch.setattr(live, "_from_the_beginning", slow)
+    service._refresh(service.opened)
+    assert numbers == [(500, False), (0, False), (0, True)]
+    assert service.num_late == 1
+    assert service.ranking.num_events == len(rows_of()) + 501
