@@ -3,8 +3,8 @@
 The forecaster is fitted and calibrated on the training and validation events of the protocol `tgb`, strict; test is
 read once. Of each test event its source's candidates have probabilities to be the target; those of one event add up to
 at most 1. "Mean" is that of the probabilities and "came" the fraction that came; the error is the expected calibration
-error over 15 bins (Guo et al., 2017). The gate's is that of a partner without a row among the past ones (of which the state gives 128), for sources with
-a past partner.
+error over 15 bins (Guo et al., 2017). The gate's is that of a partner without a row among the past ones, of which the
+state gives 128, for sources with a past partner.
 
     python benchmarks/event_calibration.py uci --log out.opsahl-ucsocial.gz
 

@@ -478,8 +478,9 @@ class EventState:
         """Grow the tables that are nearly full, while others query the state and let it observe events.
 
         `lock` is what they hold meanwhile; it is held here for the slots alone that changed since they were copied.
-        `rest` is called often without it, and may wait. The state is the same as without. One thread at a time may call it. A table has then room for
-        BLOCK_EVENTS events, whatever they are; it grows when events are observed that need more.
+        `rest` is called often without it, and may wait. The state is the same as without. One thread at a time may call
+        it. A table has then room for BLOCK_EVENTS events, whatever they are; it grows when events are observed that
+        need more.
         """
         for name, num_more in _most_slots(BLOCK_EVENTS, self.settings.limits).items():
             self._grow_ahead(name, num_more, lock, rest)  # its arrays are free again before the next table grows
