@@ -98,6 +98,17 @@ def test_latest_contact_is_its_rule(directed: bool, of_pairs: bool, newest_only:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_where_a_pair_has_no_direction_the_newest_contact_is_that_of_either_end(directed: bool):
+    graph = replace(toy_graph([(0, 1), (0, 2)]), directed=directed)
+    first, back, newest = LatestContact(newest_only=True).fit_pairs(prepared(graph, 1), ())(
+        np.array([0, 1, 0]), np.array([1, 0, 2])
+    )
+    assert (first >= 1) == (not directed)
+    assert back >= 1
+    assert newest > back
+
+
 def test_of_a_log_of_self_loops_all_targets_have_one_score():
     found = LatestContact().fit_pairs(prepared(toy_graph([(0, 0), (1, 1)]), 1), ())(np.array([0]), np.array([1]))
     assert found.tolist() == [0]
