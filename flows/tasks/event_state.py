@@ -151,11 +151,12 @@ def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
 
 def _holds(layout: Layout, dataset: str, version: int, earlier: int) -> bool:
     """Whether a version has all commits of an earlier one: none of them was taken back since."""
-    parts, before = (
-        {(part["version"], part["path"], part["sha256"]) for part in versions.opened(layout, dataset, number).parts}
-        for number in (version, earlier)
-    )
-    return before <= parts
+    return _parts(layout, dataset, earlier) <= _parts(layout, dataset, version)
+
+
+def _parts(layout: Layout, dataset: str, version: int) -> set[tuple[int, str, str]]:
+    parts = versions.opened(layout, dataset, version).parts
+    return {(part["version"], part["path"], part["sha256"]) for part in parts}
 
 
 def _stored_versions(layout: Layout, kind: str, dataset: str, below: int) -> list[int]:
@@ -272,6 +273,7 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None, ver
     code = code_digest(*MODEL_CODE)
     newest = versions.newest(layout, dataset).number if version is None else version
     found: list[tuple[int, int, str]] = []
+    parts = _parts(layout, dataset, newest)  # read once, because a server looks each second
     for location in files.find(layout.artifacts("event_model", dataset), MANIFEST):
         address = location.removesuffix(f"/{MANIFEST}")
         lineage = Lineage(**(record_of(address) or {})["lineage"])
@@ -280,7 +282,7 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None, ver
         last, own = lineage.max_event_time or 0, lineage.table_version
         if not (lineage.settings["before"] is None if before is None else last < before):
             continue
-        is_of_log = lineage.inputs == _commit_input(layout, dataset, own) and _holds(layout, dataset, newest, own)
+        is_of_log = lineage.inputs == _commit_input(layout, dataset, own) and _parts(layout, dataset, own) <= parts
         if is_of_log and is_current(address, lineage):
             found.append((last, lineage.table_version, address))
     return max(found)[2] if found else None
