@@ -16,18 +16,30 @@ from dyformer.experiments.tables import printed_tables
 from flows.artifacts import show_tables
 from flows.console import tracked
 from flows.service.managed import managed, stored_task
-from flows.stages import Changes, draw_task, evaluate_task, experiment_of, ingest, metrics_task, track_task, trained
-from flows.tasks.evaluation.evaluate import Group, Posed, units_of
+from flows.stages import (
+    Changes,
+    draw_task,
+    evaluate_task,
+    experiment_of,
+    ingest,
+    metrics_task,
+    track_task,
+    train_task,
+    trained,
+)
+from flows.tasks.evaluation.evaluate import Group, Posed, draw, units_of
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
 from flows.tasks.evaluation.measure import read_metrics
 from flows.tasks.methods import check_kinds, configured, resolved, searched_dataset
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import Compared, write_benchmark
+from flows.tasks.train import train_model
 from storage.tracking.runs import tracking_of
 
 Models = dict[tuple[str, int], dict[int, str]]
 """The models that a benchmark trained: by method and seed, then by the last step of their training."""
 
+PLAIN = draw, train_model, evaluate_group  # what the tasks of the same names call
 record_task = stored_task(name="record benchmark")(write_benchmark)
 
 
@@ -51,24 +63,27 @@ def results(
     jobs: Iterable[tuple[tuple[Any, ...], int]],
     methods: Mapping[str, Any],
     experiment: Experiment,
+    *,
+    has_tasks: bool = True,
 ) -> list[str]:
     """Evaluate methods on the units and with the seed of each job; return the addresses of the results.
 
-    DyFormer alone is trained with checkpoints; a job takes the models that it needs of the jobs before. Where a process
-    is measured, no task runs in it.
+    DyFormer alone is trained with checkpoints; a job takes the models that it needs of the jobs before. No task runs in
+    a process that is measured, or that reaches no Prefect server (`has_tasks`).
     """
-    made, evaluate = [], evaluate_group if protocol.own_process else evaluate_task
+    made, has_tasks = [], has_tasks and not protocol.own_process
+    draw_units, train, evaluate = (draw_task, train_task, evaluate_task) if has_tasks else PLAIN
     models_of: Models = defaultdict(dict)
     for units, seed in jobs:
         posed = Posed(snapshots=snapshots, protocol=protocol, units=units, seed=seed, experiment=experiment)
         if protocol.draw is not None:
-            draw_task(posed)
+            draw_units(posed)
         for titles in groups_of(methods):
             group = {title: methods[title] for title in titles}
             method, models = group[titles[0]], ()
             if isinstance(method, Variation) and protocol.trained_until is not None:
                 changed, known = method.changed(experiment).of_seed(seed), models_of[titles[0], seed]
-                models = tuple(trained(snapshots, protocol.trained_until(units), changed, seed, known))
+                models = tuple(trained(snapshots, protocol.trained_until(units), changed, seed, known, train))
             made.append(evaluate(posed, Group(group, models)))
     return made
 

@@ -1,7 +1,7 @@
 """The address of a Ray cluster and jobs -> the jobs done by its workers, once every node has been checked.
 
-A job is a function without result that any machine may repeat: what it makes lies in the store. Ray sends its name and
-arguments, and no graph.
+A job is a function that any machine may repeat: what it makes lies in the store. Ray sends its name, its arguments and
+a small result, and no graph.
 """
 
 import logging
@@ -89,8 +89,8 @@ def node_checks(address: str, layout: Layout) -> Iterator[tuple[str, Callable[[]
         yield from _checks(address, expected)
 
 
-def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Check every node, then do the jobs on their workers, each on one CPU; yield after each job.
+def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
+    """Check every node, then do the jobs on their workers, each on one CPU; yield the number and the result of each.
 
     The error of a job is raised. Raises ClusterUnreachable, TokenRefused, NodeDiffers and WorkersFailed, too.
     """
@@ -100,12 +100,13 @@ def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], None]]) ->
         import ray
 
         remote = ray.remote(num_cpus=1, max_retries=NUM_RETRIES)(_checked_job)
-        running = [remote.remote(job, expected) for job in jobs]
+        numbers = {remote.remote(job, expected): number for number, job in enumerate(jobs)}
+        running = list(numbers)
         while running:
-            ended, running = ray.wait(running, num_returns=1)
+            [ended], running = ray.wait(running, num_returns=1)
             with _named_errors(f"the cluster at {address}"):
-                ray.get(ended)
-            yield None
+                result = ray.get(ended)
+            yield numbers[ended], result
 
 
 def facts(probe: str) -> dict[str, Any]:
@@ -123,9 +124,9 @@ def _of_process() -> dict[str, str]:
     return {"code": code_digest(*modules), "ray": version("ray"), **machine_facts()}
 
 
-def _checked_job(job: Callable[[], None], expected: dict[str, Any]) -> None:
+def _checked_job(job: Callable[[], Any], expected: dict[str, Any]) -> Any:
     _check_here(tuple(expected.items()))  # a node may have joined after the check of all
-    job()
+    return job()
 
 
 @cache

@@ -62,7 +62,7 @@ On = Annotated[
         "--on",
         metavar="HOST:PORT",
         envvar="DYFORMER_RAY_ADDRESS",
-        help="head of a Ray cluster whose workers compute vectors, forecasts and the PageRank table",
+        help="head of a Ray cluster whose workers compute vectors, forecasts, the PageRank table and trials",
         callback=_use_cluster,
         show_default=False,
     ),

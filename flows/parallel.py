@@ -96,7 +96,7 @@ def map_ranges(function: MakeRange, ranges: Sequence[range], shared: Shared) -> 
 
 
 def uses_cluster() -> bool:
-    """Whether workers of a cluster make the parts; they compute on CPUs."""
+    """Whether workers of a cluster make the parts, and run the trials of benchmarks; they compute on CPUs."""
     return bool(os.environ.get(CLUSTER))
 
 
@@ -112,7 +112,7 @@ def remove_parts(ranges: Sequence[range], shared: Shared) -> None:
             files.remove_folder(shared.part(rows).address)
 
 
-def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterable[None]:
+def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterable[object]:
     """Make the missing parts; yield after each."""
     address = os.environ.get(CLUSTER)
     if not address or not missing:

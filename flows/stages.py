@@ -1,5 +1,6 @@
 """Flows of single stages, and their tasks: a dataset's name and plain values -> addresses of artifacts."""
 
+from collections.abc import Callable
 from typing import Any
 
 from prefect import flow
@@ -60,7 +61,14 @@ def tracked_train_task(
         return train_model(snapshots, until, experiment, seed, on_epoch, start)
 
 
-def trained(snapshots: str, untils: list[int], experiment: Experiment, seed: int, models: dict[int, str]) -> list[str]:
+def trained(
+    snapshots: str,
+    untils: list[int],
+    experiment: Experiment,
+    seed: int,
+    models: dict[int, str],
+    train: Callable[..., str] | None = None,
+) -> list[str]:
     """Return the models of these steps, and add the new ones to `models`, those of a benchmark by their last step.
 
     With the setting `warm_start` a new one starts from the weights of the newest earlier one.
@@ -69,7 +77,7 @@ def trained(snapshots: str, untils: list[int], experiment: Experiment, seed: int
         if until not in models:
             earlier = [step for step in models if step < until]
             start = models[max(earlier)] if earlier and experiment.warm_start is not None else None
-            models[until] = train_task(snapshots, until, experiment, seed, start=start)
+            models[until] = (train or train_task)(snapshots, until, experiment, seed, start=start)
     return [models[until] for until in untils]
 
 

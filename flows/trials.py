@@ -1,14 +1,16 @@
-"""Methods and a protocol -> trials: what is run again after a crash, in this process or in several at once.
+"""Methods and a protocol -> trials: what is run again after a crash, here, in several processes, or on a Ray cluster.
 
 A trial is one group of methods on all steps of one dataset, with one seed. What it scores is stored, so that a study
 that was killed runs only the trials that are missing.
 """
 
+import operator
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple
 
@@ -18,8 +20,9 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.settings import Experiment
 from flows.benchmark import groups_of, results, searched_steps
-from flows.console import print_no_progress
+from flows.console import print_no_progress, tracked
 from flows.ending import is_ours
+from flows.parallel import CLUSTER, uses_cluster
 from flows.service import TAG
 from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.methods import configured
@@ -38,6 +41,12 @@ class Trial(NamedTuple):
     seed: int
     experiment: Experiment
     methods: dict[str, Any]  # by title, with the settings that a search chose
+    given: Mapping[str, str] = {}  # settings of the protocol that are not the usual ones
+
+    @property
+    def evaluated(self) -> Protocol:
+        """The protocol with its settings."""
+        return protocol_of(self.protocol).changed(self.given)
 
     @property
     def names(self) -> str:
@@ -72,6 +81,7 @@ def trials_of(
             seed=seed,
             experiment=experiment,
             methods={title: chosen[title] for title in titles},
+            given=dict(protocol.given),
         )
         for seed in range(seeds)
         for titles in groups_of(chosen)
@@ -80,23 +90,31 @@ def trials_of(
 
 @flow(flow_run_name="{trial.names} on {trial.dataset}, seed {trial.seed}", validate_parameters=False)
 def run_trial(trial: Trial) -> list[str]:
-    """Evaluate methods as the benchmark of the protocol does; return the results' addresses.
+    """Evaluate methods as the benchmark of the protocol does; return the results' addresses."""
+    return _results(trial)
 
-    On one thread of torch, so that the scores are the same for every number of processes.
-    """
+
+def _results(trial: Trial, *, has_tasks: bool = True) -> list[str]:
+    """Evaluate methods on one thread of torch, so that the scores are the same for every number of processes."""
     import torch
 
     torch.set_num_threads(1)
     jobs = [(units, trial.seed) for units in trial.units]
-    return results(trial.snapshots, protocol_of(trial.protocol), jobs, trial.methods, trial.experiment)
+    given = trial.snapshots, trial.evaluated, jobs, trial.methods, trial.experiment
+    return results(*given, has_tasks=has_tasks)
 
 
 def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
-    """Run trials and yield each at its end: in this process, or in several that end with it.
+    """Run trials and yield each at its end: in this process, in several that end with it, or on a Ray cluster.
 
-    A trial of a protocol that measures its process has one of its own, on one thread, and none beside it.
+    A trial of a protocol that measures its process has one of its own, on one thread, and none beside it; it never goes
+    to a cluster. With DYFORMER_RAY_ADDRESS the workers of that cluster run all others, `parallel` is of no use, and
+    what hinders them is an error. Raises those of `flows.cluster`, too.
     """
     is_alone = any(protocol_of(trial.protocol).own_process for trial in trials)
+    if uses_cluster() and not is_alone and trials:
+        yield from _on_cluster(trials)
+        return
     if parallel == 1 and not is_alone:
         for trial in trials:
             yield Ended(trial, _was_stored(run_trial, trial))
@@ -113,6 +131,30 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
             yield Ended(running[future], outcome)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def run_trials(name: str, trials: list[Trial], parallel: int = 1) -> None:
+    """Run the missing trials, and print how many there were."""
+    where = f"on the cluster at {os.environ[CLUSTER]}" if uses_cluster() else f"{parallel} at once"
+    print(f"trials of {name}: {len(trials)}, {where}", flush=True)
+    ended = list(
+        tracked(finished(trials, parallel), f"trials of {name}", len(trials), operator.attrgetter("was_stored"))
+    )
+    num_stored = sum(each.was_stored for each in ended)
+    print(f"trials of {name}: all ended, {num_stored} of them in an earlier run", flush=True)
+
+
+def _on_cluster(trials: list[Trial]) -> Iterator[Ended]:
+    from flows.cluster import done_on
+
+    jobs = [partial(_run_on_worker, trial) for trial in trials]
+    for number, was_stored in done_on(os.environ[CLUSTER], open_snapshots(trials[0].snapshots).layout, jobs):
+        yield Ended(trials[number], was_stored)
+
+
+def _run_on_worker(trial: Trial) -> bool:
+    """Run a trial where no Prefect server can be reached; return whether it was stored."""
+    return _was_stored(partial(_results, has_tasks=False), trial)
 
 
 def _run(trial: Trial) -> bool | ValueError | OSError:

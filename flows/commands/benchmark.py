@@ -13,6 +13,7 @@ from flows.options import (
     Changes,
     Epochs,
     JsonFile,
+    On,
     changed_names,
     check_titles,
     experiment_from,
@@ -81,6 +82,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     epochs: Epochs = None,
     changes: Changes = None,
     json_file: JsonFile = None,
+    on: On = None,
     experiment: Annotated[
         str | None,
         typer.Option(
@@ -122,6 +124,8 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         _print_studies()
     elif experiment is not None:
         _check_study_options(dataset, datasets, methods, protocol, visible, json_file)
+        if on and parallel > 1:
+            raise typer.BadParameter("--parallel is for processes of this machine: a cluster (--on) has its own number")
         names = [name.strip() for name in (datasets or dataset or "").split(",") if name.strip()]
         _run_study(experiment, names, reading, steps, seeds, epochs, changes, parallel, out)
     elif dataset is None:
@@ -129,6 +133,8 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     elif datasets is not None or parallel > 1:
         raise typer.BadParameter("--datasets and --parallel belong to --experiment")
     else:
+        if on and not PROTOCOLS[protocol].startswith("dyformer."):
+            raise typer.BadParameter("a protocol of your own runs in the process of the command: leave --on out")
         changes = [*(changes or []), *([] if visible is None else [f"{protocol}.{VISIBLE}={visible}"])]
         _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file, out)
 
@@ -149,6 +155,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     check_titles(methods)
     own, rest = protocol_settings(protocol, changes)
     from dyformer.experiments.settings import as_record
+    from flows.parallel import uses_cluster
     from flows.tasks.tracking.projection import project
     from storage.layout import Layout
 
@@ -164,6 +171,8 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
         if not is_read:
             ingested(dataset, reading, has_enough)
         with announced():
+            if uses_cluster() and not chosen.protocol.own_process:
+                _run_on_cluster(dataset, wanted, chosen)
             finished = _benchmarked(dataset, reading, wanted, chosen, is_remembered=not has_own)
     else:
         project(Layout.from_environment())  # as the flow does
@@ -187,6 +196,16 @@ def _finished(dataset: str, reading: dict[str, Any], wanted: dict[str, Any]) -> 
     if not is_stored or finished_benchmark(make_snapshots(dataset), wanted) is None:
         return False, None
     return True, finished_benchmark(ingested(dataset, reading)[0], wanted)
+
+
+def _run_on_cluster(dataset: str, wanted: dict[str, Any], chosen: "Chosen") -> None:
+    """Have the workers of a cluster run the trials of a benchmark, whose results the flow then finds."""
+    from flows.tasks.snapshots import make_snapshots
+    from flows.trials import run_trials, trials_of
+
+    snapshots, methods = make_snapshots(dataset), chosen.methods
+    given = wanted["steps"], wanted["seeds"], chosen.experiment
+    run_trials(f"the benchmark {chosen.protocol.name}", trials_of(chosen.protocol, methods, snapshots, *given))
 
 
 def _benchmarked(

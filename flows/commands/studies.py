@@ -1,7 +1,6 @@
 """A study and datasets -> its trials, in one process or several, then its tables, plots and tracked runs."""
 
 import io
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from dyformer.experiments.studies.study_tables import (
 )
 from dyformer.logs.datasets import DATASETS
 from flows.benchmark import benchmark, searched_steps
-from flows.console import tracked
 from flows.options import changed_names
 from flows.service.managed import stored_task
 from flows.stages import ingest, track_task
@@ -31,7 +29,7 @@ from flows.tasks.evaluation.measure import read_metrics
 from flows.tasks.methods import resolved
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import write_study
-from flows.trials import Trial, finished, trials_of
+from flows.trials import run_trials, trials_of
 
 DRAWN = {"steps": step_curve, "comparison": comparison_chart}
 
@@ -72,7 +70,7 @@ def run_study(
         dataset: setup_of(study, address, steps, experiments[dataset], changes)
         for dataset, address in snapshots.items()
     }
-    _run_trials(
+    run_trials(
         name,
         [
             trial
@@ -97,16 +95,6 @@ def run_study(
         made.tables.extend(tables)
         made.files.update(files)
     return made
-
-
-def _run_trials(name: str, trials: list[Trial], parallel: int) -> None:
-    """Run the missing trials, and print how many there were."""
-    print(f"trials of {name}: {len(trials)}, {parallel} at once", flush=True)
-    ended = list(
-        tracked(finished(trials, parallel), f"trials of {name}", len(trials), operator.attrgetter("was_stored"))
-    )
-    num_stored = sum(each.was_stored for each in ended)
-    print(f"trials of {name}: all ended, {num_stored} of them in an earlier run", flush=True)
 
 
 def setup_of(study: Study, snapshots: str, steps: str | None, experiment: Experiment, changes: Sequence[str]) -> Setup:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -17,16 +18,19 @@ from cluster_ranges import numbers
 from own_log import own_log
 from own_snapshots import ingest_own
 
+from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.settings import Experiment
 from flows.cluster import ClusterUnreachable, NodeDiffers, TokenRefused, check_cluster, done_on
 from flows.parallel import CLUSTER, Shared, map_ranges, remove_parts
 from flows.service import doctor
+from flows.tasks.methods import resolved
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import train_model
-from storage.artifacts.artifact import Lineage, digest
+from flows.trials import _results, finished, trials_of
+from storage.artifacts.artifact import MANIFEST, Lineage, digest
 from storage.artifacts.made import planned
 from storage.bytes import files
 from storage.layout import Layout
@@ -181,6 +185,34 @@ main(["run", "mylog", "--log", {str(log)!r}, *columns, *changes, "--on", {one_wo
         done = subprocess.run(command, env=settings, stdout=output, stderr=output, cwd=tmp_path, check=False)
     assert done.returncode == 0, (tmp_path / "output").read_text()
     assert "forecasts" in (tmp_path / "done").read_text().split()
+
+
+def test_results_of_trials_are_equal_for_no_and_one_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    ingest_own(tmp_path)
+    experiment = Experiment().changed({**SETTINGS, "model.width": 16, "model.num_context": 20})
+    methods = resolved(["Adamic-Adar", "DyFormer"])
+    trials = trials_of(protocol_of("paper"), methods, make_snapshots("mylog"), "4", 1, experiment)
+
+    def digests() -> dict[str, str]:
+        ended = list(finished(trials, 1))
+        assert [each.was_stored for each in ended] == [False, False]
+        layout, made = Layout.from_environment(), {}
+        for kind in ("scores", "model"):
+            for manifest in files.find(layout.artifacts(kind, "mylog"), MANIFEST):
+                address = manifest.removesuffix(f"/{MANIFEST}")
+                made[layout.relative(address)] = digest(address)
+                files.remove_folder(address)
+        return made
+
+    monkeypatch.setenv(CLUSTER, one_worker)
+    on_worker = digests()
+    assert len(on_worker) == 4  # two results, and two models
+    monkeypatch.delenv(CLUSTER)
+    monkeypatch.setattr("flows.trials.run_trial", partial(_results, has_tasks=False))  # a server is not needed for it
+    assert digests() == on_worker
 
 
 def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):

@@ -1,10 +1,11 @@
 """The paper's experiments at toy size: every row has its value, and one that was killed ends as one that was not."""
 
+import pickle
 import random
 import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from own_snapshots import ingest_own
 from prefect import Flow, Task
 
 import flows.benchmark
+import flows.cli
 import flows.commands.studies
 import flows.stages
 import flows.trials
@@ -50,7 +52,7 @@ from flows.options import experiment_from
 from flows.tasks.ingest import ingest_log
 from flows.tasks.methods import check_kinds, chosen_methods, resolved
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots
-from flows.trials import Ended, Trial, finished
+from flows.trials import Ended, Trial, finished, trials_of
 from storage.layout import Layout
 from storage.tracking.comparison import compare_runs
 from storage.tracking.runs import experiment_name, open_tracker
@@ -290,6 +292,71 @@ def test_a_trial_of_an_earlier_run_is_recognized(store: Path):
     assert [ended.was_stored for _ in range(2) for ended in finished([trial], 1)] == [False, True]
 
 
+def refuse(*given: Any, **named: Any) -> str:
+    raise AssertionError("a task in a process without a server")
+
+
+def test_workers_of_a_cluster_run_trials_without_tasks(store: Path, monkeypatch: pytest.MonkeyPatch):
+    sent = []
+
+    def done_on(address: str, layout: Layout, jobs: list[Callable[[], bool]]) -> Iterator[tuple[int, bool]]:
+        sent.append((address, layout.root, len(jobs)))
+        for number in reversed(range(len(jobs))):
+            yield number, pickle.loads(pickle.dumps(jobs[number]))()
+
+    address = make_snapshots("mylog", 1)
+    of_two = Experiment().changed({**SMALL, "graph.max_distance": 3})
+    trials = [
+        trial._replace(experiment=of_two, protocol=protocol)
+        for protocol in ("paper", "prequential")
+        for trial in (trial_of("paper", "Adamic-Adar", address), trial_of("paper", "DyFormer", address))
+    ]
+    with monkeypatch.context() as without_server:
+        without_server.setattr("flows.cluster.done_on", done_on)
+        without_server.setenv("DYFORMER_RAY_ADDRESS", "head:6379")
+        for name in ("draw_task", "evaluate_task", "train_task"):
+            without_server.setattr(flows.benchmark, name, refuse)
+            without_server.setattr(flows.stages, name, refuse)
+        for was_stored in (False, True):
+            ended = list(finished(trials, 1))
+            assert [each.trial for each in ended] == trials[::-1]
+            assert {each.was_stored for each in ended} == {was_stored}
+    assert sent == [("head:6379", str(store / "store"), 4)] * 2
+    assert all(each.was_stored for each in finished(trials, 1))  # what the command then finds
+
+
+def test_the_command_has_the_trials_of_a_benchmark_on_the_cluster(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def command(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(["benchmark", "mylog", "--steps", "4", "--on", "head:6379", *arguments])
+        return int(ending.value.code or 0)
+
+    checked, sent = [], []
+    monkeypatch.setenv("DYFORMER_RAY_ADDRESS", "")  # the option sets it
+    monkeypatch.setattr("flows.commands.benchmark.announced", nullcontext)
+    monkeypatch.setattr("flows.cluster.check_cluster", lambda address, layout: checked.append(address))
+    monkeypatch.setattr(
+        "flows.cluster.done_on", lambda address, layout, jobs: (sent.extend(jobs), enumerate(job() for job in jobs))[1]
+    )
+    assert command("--methods", "adamic-adar,edgebank-last", "--seeds", "2") == 0
+    printed = capsys.readouterr().out
+    assert "trials of the benchmark paper: 2, on the cluster at head:6379" in printed
+    assert "EdgeBank (last)" in printed
+    assert [sorted(job.args[0].methods) for job in sent] == [["Adamic-Adar", "EdgeBank (last)"]] * 2
+    assert checked == ["head:6379"]
+    assert command("--parallel", "2", "--experiment", "towers") == 2
+    assert "--parallel is for processes of this machine" in capsys.readouterr().err
+
+
+def test_a_trial_has_the_settings_of_its_protocol(store: Path):
+    protocol = protocol_of("tgb").changed({"visible": "batch:200"})
+    methods = resolved(["pair_recency"], protocol.methods)
+    [trial] = trials_of(protocol, methods, make_snapshots("mylog", 1), None, 1, Experiment())
+    assert trial.evaluated.given == protocol.given == {"visible": "batch:200"}
+
+
 def test_a_step_that_is_named_twice_is_evaluated_once():
     assert wanted_steps("5,3-5") == [3, 4, 5]
 
@@ -328,8 +395,10 @@ def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypat
         def shutdown(self, cancel_futures: bool) -> None: ...
 
     monkeypatch.setattr(flows.trials, "ProcessPoolExecutor", Pool)
+    monkeypatch.setenv("DYFORMER_RAY_ADDRESS", "head:6379")  # of no use to them
     trials = [trial_of("cost", name) for name in ("DySAT", "node2vec")]
     assert sorted(ended.trial.names for ended in finished(trials, 1)) == ["DySAT", "node2vec"]
+    monkeypatch.delenv("DYFORMER_RAY_ADDRESS")
     list(finished([trials[0]._replace(protocol="paper")], 4))
     assert [(pool["num"], pool["max_tasks_per_child"]) for pool in pools] == [(1, 1), (4, None)]
     ran = []
