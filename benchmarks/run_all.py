@@ -13,6 +13,7 @@ from results_page import FOLDER, surroundings, write_section
 NO_BENCHMARKS = (
     *("measure", "graphs", "results_page", "run_all", "scale", "soak", "orchestration", "runs", "serving"),
     *("pushed_context", "gpu"),  # make bench-context, bench-gpu
+    "workers",  # it needs root and an idle machine
     *("peers", "peer_models"),  # they need another package, and their results are in docs/results.md
     *("vector_uses", "event_vectors"),  # their results are in docs/when_to_train.md
     "sequence_view",  # its results are in docs/experiments.md
