@@ -251,6 +251,7 @@ def _check_address(address: str) -> None:
 def _check_token() -> None:
     """Have Ray use a token, before it is imported."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change to come
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")  # tries, a second each, until another token is refused
     if os.environ.setdefault(TOKEN_MODE, "token") == "disabled":
         raise TokenRefused(
             f"{TOKEN_MODE}=disabled: whoever reaches a cluster without a token runs code there",
