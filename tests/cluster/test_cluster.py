@@ -7,11 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import cloudpickle
 import polars as pl
 import pytest
 from cluster_ranges import numbers
@@ -153,8 +154,14 @@ def digests_of(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | Non
 
 def test_digests_are_equal_for_no_one_and_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
     alone = digests_of(tmp_path, monkeypatch, None)
-    made = []
-    monkeypatch.setattr("flows.cluster.done_on", lambda *args: (made.append(len(args[2])), done_on(*args))[1])
+    made, sizes = [], []
+
+    def noted(address: str, layout: Layout, jobs: Sequence[Callable[[], None]]) -> Iterator[object]:
+        made.append(len(jobs))
+        sizes.extend(len(cloudpickle.dumps(job)) for job in jobs)
+        return done_on(address, layout, jobs)
+
+    monkeypatch.setattr("flows.cluster.done_on", noted)
     assert digests_of(tmp_path, monkeypatch, one_worker) == alone
     with cluster(2) as address:
         assert digests_of(tmp_path, monkeypatch, address) == alone
@@ -162,6 +169,7 @@ def test_digests_are_equal_for_no_one_and_two_workers(tmp_path: Path, monkeypatc
     assert half == len(alone)
     assert made[:half] == made[half:]
     assert min(made) > 1
+    assert max(sizes) < 5_000  # bytes: addresses and settings, no graph
 
 
 def test_a_run_of_the_program_uses_the_cluster(tmp_path: Path, one_worker: str):
