@@ -164,7 +164,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
         monkeypatch.setattr(flows.benchmark, "record_task", lambda *given: str(store / "no record"))
         monkeypatch.setattr(flows.benchmark, "track_task", lambda *given: None)
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)  # plots of every benchmark
-    monkeypatch.setattr(flows.commands.studies, "finished", in_this_process)
+    monkeypatch.setattr(flows.trials, "finished", in_this_process)
     dataset, steps = ("labelled", "4") if STUDIES[name].protocols[0] == "labels" else ("mylog", "3")
     made = run_study(name, {dataset: {}}, {dataset: Experiment().changed(small(STUDIES[name]))}, steps=steps)
     assert made.tables
@@ -211,7 +211,9 @@ def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> Non
     monkeypatch.setattr(
         flows.trials,
         "results",
-        lambda snapshots, protocol, jobs, *rest: scored(snapshots, protocol, until_killed(jobs), *rest),
+        lambda snapshots, protocol, jobs, *rest, **named: scored(
+            snapshots, protocol, until_killed(jobs), *rest, **named
+        ),
     )
 
 
@@ -420,7 +422,7 @@ def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     threads = []
-    monkeypatch.setattr(flows.trials, "results", lambda *given: threads.append(torch.get_num_threads()) or [])
+    monkeypatch.setattr(flows.trials, "results", lambda *given, **named: threads.append(torch.get_num_threads()) or [])
     torch.set_num_threads(2)
     try:
         flows.trials.run_trial(trial_of("paper"))
@@ -448,7 +450,7 @@ def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, 
     monkeypatch.setattr("dyformer.experiments.tuning.grids.FOLDER", folder)
     widths = []
 
-    def no_training(snapshots, untils, experiment, seed, known):
+    def no_training(snapshots, untils, experiment, seed, known, train):
         widths.append((experiment.model.width, experiment.graph.noise_seed))
         raise StopIteration
 
