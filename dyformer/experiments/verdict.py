@@ -64,6 +64,22 @@ def in_words(difference: list[float] | None) -> str:
     return "clearly better" if low > 0 else "clearly worse" if high < 0 else "not clearly different"
 
 
+def horizon_in_words(forecast: Mapping[str, Any]) -> str:
+    """Write when forecasts hold, from their step, valid_from and valid_to: dates, or the step of a log without any."""
+    start, end = forecast["valid_from"], forecast["valid_to"]
+    if start is None:
+        return f"step {forecast['step']}"
+    if end is None:
+        return f"the window from {start:%Y-%m-%d %H:%M} UTC"
+    return f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+
+
+def whose_forecasts(rows: pl.DataFrame) -> str:
+    """Write by which method forecasts are and when they hold, from the rows of their table; "" of an empty one."""
+    first = rows.select("method", "step", "valid_from", "valid_to").head(1).to_dicts()
+    return " ".join(f"by {row['method']} for {horizon_in_words(row)}" for row in first)
+
+
 def _publisher(promotion: Mapping[str, Any]) -> str:
     champion, previous = promotion["champion"], promotion["previous"]
     if champion is None:
@@ -210,15 +226,15 @@ def _calibration(forecast: Mapping[str, Any]) -> str:
 
 
 def _dates(forecast: Mapping[str, Any]) -> str:
-    start, end = forecast["valid_from"], forecast["valid_to"]
-    if start is None:
-        return f"The forecasts are for step {forecast['step']}: this log has integer steps, and no dates."
-    if end is None:
+    words = horizon_in_words(forecast)
+    if forecast["valid_from"] is None:
+        return f"The forecasts are for {words}: this log has integer steps, and no dates."
+    if forecast["valid_to"] is None:
         return (
-            f"The forecasts hold from {start:%Y-%m-%d %H:%M} UTC and have no horizon in time, because the windows have"
-            " equal counts of rows: they are for the next window, however long it takes."
+            f"The forecasts are for {words} on, and have no horizon in time, because the windows have equal counts of"
+            " rows: they hold for the next window, however long it takes."
         )
-    return f"The forecasts hold from {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC."
+    return f"The forecasts hold from {words}."
 
 
 def _repeats(forecast: Mapping[str, Any]) -> str:

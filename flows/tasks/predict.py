@@ -16,6 +16,7 @@ from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_of, forecast_record
 from dyformer.experiments.settings import Experiment, as_record
+from dyformer.experiments.verdict import whose_forecasts
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.graphs.windows import Horizon, next_window
@@ -357,7 +358,7 @@ def write_first_forecasts(snapshots: str, seed: int = 0) -> str | None:
 
 
 def first_rows(forecasts: str) -> tuple[str, pl.DataFrame]:
-    """Return a title, which says what they are not yet, and the NUM_SHOWN pairs of the highest scores, each once.
+    """Return a title, with method, dates and what they are not yet, and the NUM_SHOWN pairs of the highest scores, each once.
 
     In a log with two sides the source is `id`.
     """
@@ -373,6 +374,8 @@ def first_rows(forecasts: str) -> tuple[str, pl.DataFrame]:
     rows = (
         pairs.sort("score", descending=True, maintain_order=True).head(NUM_SHOWN).with_columns(**source).select(SHOWN)
     )
-    method = FORECASTER_WITHOUT[0].lower() + FORECASTER_WITHOUT[1:]
-    title = f"first forecasts, by {method}, before any training: not yet compared with other methods, so not published"
+    title = (
+        f"first forecasts, {whose_forecasts(table)}, before any training: not yet compared with other methods, so not"
+        " published"
+    )
     return title, rows

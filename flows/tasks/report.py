@@ -12,7 +12,7 @@ from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.verdict import Verdict, verdict
+from dyformer.experiments.verdict import Verdict, verdict, whose_forecasts
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.measure import measure, read_beside, read_metrics
@@ -130,7 +130,8 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         "interactions": f"{opened.steps['num_interactions'].sum():,}",
     }
     earlier = earlier_metrics(opened, summary)
-    step, forecasts = opened.num_steps + 1, addresses["forecasts"]
+    forecasts = addresses["forecasts"]
+    whose = whose_forecasts(read_table(forecasts, "forecasts"))
     return html_report(
         rows,
         opened.dataset,
@@ -144,7 +145,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
             reliability_line(rows),
         ],
         links={
-            f"Forecasts for step {step}, {title}": most_probable(opened, read_table(forecasts, table))
+            f"Forecasts {whose}, {title}": most_probable(opened, read_table(forecasts, table))
             for table, title in LINK_TITLES.items()
         },
         inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,

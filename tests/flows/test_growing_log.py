@@ -392,7 +392,10 @@ def check_ledger(report: str) -> None:
     assert first["calibration_error"] > 0
     assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"ledger.csv"}
     assert query(layout, "select distinct step from latest_forecasts").rows() == [(6,)]
-    assert "What came of the published forecasts" in report_page(*read_report(report))
+    page = report_page(*read_report(report))
+    assert "What came of the published forecasts" in page
+    method = query(layout, "select distinct method from latest_forecasts").item()
+    assert re.search(rf"Forecasts by {method} for \d{{4}}-\d\d-\d\d \d\d:\d\d to \d.* UTC, all links", page)
 
 
 def ledger_runs(layout: Layout) -> tuple[mlflow.MlflowClient, list[Any]]:
