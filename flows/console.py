@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
+LONGEST_BAR = 0.98  # of a stage's bar, while it goes on for longer than planned
 QUIET = "DYFORMER_NO_PROGRESS"  # a variable of the processes that print no progress
 LEAST_PRINTED = 0.0005  # smaller probabilities are written with an exponent
 NUM_ROWS = 5  # of a table after a run
@@ -254,6 +255,26 @@ def tracked(
 
 
 @contextmanager
+def timed_stage(title: str, seconds: float | None) -> Iterator[None]:
+    """Print the time left of a stage that takes about so many seconds; nothing where that is not known.
+
+    A terminal has a bar for it, above what is shown of the work inside. Elsewhere a line is printed where none was for
+    SECONDS_BETWEEN_LINES, and lines of work that does not know its own time left end with that of the stage.
+    """
+    if QUIET in os.environ or not seconds:
+        yield
+        return
+    now = time.monotonic()
+    stage = _Stage(title=title, begun=now, seconds=seconds, newest_line=now)
+    token = _STAGE.set(stage)
+    try:
+        with _stage_bar(stage) if sys.stderr.isatty() else _repeated(stage.print_if_silent):
+            yield
+    finally:
+        _STAGE.reset(token)
+
+
+@contextmanager
 def ongoing(title: str, total: int | None = None, file: TextIO | None = None) -> Iterator[Callable[[], None]]:
     """Print that work goes on, a spinner or a bar on a terminal, elsewhere an occasional line in `file` (or stdout).
 
@@ -333,18 +354,95 @@ def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[
 def _with_lines(
     items: Iterable[Item], title: str, total: int | None, was_stored: Callable[[Item], bool]
 ) -> Iterator[Item]:
-    started = printed = time.monotonic()
+    started = printed = ended_first = time.monotonic()
     num_stored = 0
     for number, item in enumerate(items, start=1):
         num_stored += was_stored(item)
         yield item
-        now = time.monotonic()
+        now, num_new = time.monotonic(), number - num_stored
+        ended_first = now if num_new <= 1 else ended_first
         if now - printed >= SECONDS_BETWEEN_LINES:
-            num_new = number - num_stored
-            left = f", about {(now - started) / num_new * (total - number):.0f} s left" if total and num_new else ""
+            # The first item takes longer than others: its part is compiled or read once. A stage knows better then.
+            rate = (now - started) if num_new == 1 else (now - ended_first) / max(num_new - 1, 1)
+            left = f", about {rate * (total - number):.0f} s left" if total and num_new else ""
             done = f"{number}{f' of {total}' if total else ''}{f' ({num_stored} stored before)' if num_stored else ''}"
-            print(f"{title}: {done}, {now - started:.0f} s{left}", flush=True)
+            own = "" if num_new == 1 and _STAGE.get() is not None else left
+            print(f"{title}: {done}, {now - started:.0f} s{own or _left_of_stage(now)}", flush=True)
+            _note_line(now)
             printed = now
+
+
+@dataclass(kw_only=True)
+class _Stage:
+    """A stage, about how many seconds it takes, and when the newest line of it was printed."""
+
+    title: str
+    begun: float
+    seconds: float
+    newest_line: float
+
+    def left(self, now: float) -> str:
+        """Write the time left."""
+        left = self.begun + self.seconds - now
+        return f"about {left:.0f} s left" if left > 0 else "longer than planned"
+
+    def print_if_silent(self) -> None:
+        """Print the time left, where no line was printed for SECONDS_BETWEEN_LINES."""
+        now = time.monotonic()
+        if now - self.newest_line >= SECONDS_BETWEEN_LINES:
+            print(f"{self.title}: {now - self.begun:.0f} s so far, {self.left(now)}", flush=True)
+            self.newest_line = now
+
+
+_STAGE: ContextVar[_Stage | None] = ContextVar("_STAGE", default=None)
+
+
+def _left_of_stage(now: float) -> str:
+    """Write the time left of the stage that a line belongs to; nothing without one."""
+    stage = _STAGE.get()
+    return "" if stage is None else f"; {stage.title}: {stage.left(now)}"
+
+
+def _note_line(now: float) -> None:
+    """Note for the stage that a line of it was printed."""
+    if (stage := _STAGE.get()) is not None:
+        stage.newest_line = now
+
+
+@contextmanager
+def _stage_bar(stage: _Stage) -> Iterator[None]:
+    from rich.progress import Progress
+
+    with Progress(console=_terminal(), transient=True) as progress:
+        task = progress.add_task(stage.title, total=stage.seconds)
+
+        def advance() -> None:  # to its end only once the stage has ended
+            passed = time.monotonic() - stage.begun
+            progress.update(task, completed=min(passed, LONGEST_BAR * stage.seconds))
+
+        with _repeated(advance):
+            yield
+
+
+@contextmanager
+def _repeated(call: Callable[[], None], seconds: float | None = None) -> Iterator[None]:
+    """Call a function again and again in the background, by default every second.
+
+    It runs in the caller's context, where Prefect takes what is printed for the log of the run.
+    """
+    ended, pause = threading.Event(), min(1.0, SECONDS_BETWEEN_LINES) if seconds is None else seconds
+
+    def run() -> None:
+        while not ended.wait(pause):
+            call()
+
+    thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,22 +480,19 @@ def _spinner_or_bar(title: str, total: int | None) -> Iterator[Callable[[], None
 
 @contextmanager
 def _lines(title: str, total: int | None, file: TextIO | None) -> Iterator[Callable[[], None]]:
-    times, ended, hidden = [time.monotonic()], threading.Event(), threading.Event()
+    times, hidden = [time.monotonic()], threading.Event()
 
-    def print_lines() -> None:
-        while not ended.wait(SECONDS_BETWEEN_LINES):
-            if not hidden.is_set():
-                print(f"{title}: {_so_far(total, list(times), time.monotonic())}", file=file, flush=True)
+    def print_line() -> None:
+        if hidden.is_set():
+            return
+        now = time.monotonic()
+        left = _left_of_stage(now) if total is None or len(times) == 1 else ""
+        _note_line(now)
+        print(f"{title}: {_so_far(total, list(times), now)}{left}", file=file, flush=True)
 
-    # In the caller's context, where Prefect takes what is printed for the log of the run.
-    thread = threading.Thread(target=copy_context().run, args=(print_lines,), daemon=True)
-    thread.start()
-    try:
-        with _as_outer(_Outer(hide=hidden.set, show=hidden.clear) if total is None else None):
-            yield lambda: times.append(time.monotonic())
-    finally:
-        ended.set()
-        thread.join()
+    outer = _Outer(hide=hidden.set, show=hidden.clear) if total is None else None
+    with _repeated(print_line, SECONDS_BETWEEN_LINES), _as_outer(outer):
+        yield lambda: times.append(time.monotonic())
 
 
 def _so_far(total: int | None, times: list[float], now: float) -> str:

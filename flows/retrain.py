@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from prefect import flow
@@ -16,7 +17,7 @@ from dyformer.experiments.methods import USUAL_KINDS, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
 from flows.artifacts import show_first, show_report, show_tables
-from flows.console import drift_line
+from flows.console import drift_line, timed_stage
 from flows.service.managed import managed, stored_task
 from flows.stages import (
     Changes,
@@ -35,7 +36,7 @@ from flows.stages import (
 from flows.tasks.complete_windows import complete_snapshots, later_windows
 from flows.tasks.drift import read_drift, send_again, send_alarm, write_drift
 from flows.tasks.evaluation.evaluate import Group, Posed, backtest_published, check_forecast, units_of
-from flows.tasks.evaluation.promote import promote_if_better, unranked
+from flows.tasks.evaluation.promote import champion_of, promote_if_better, unranked
 from flows.tasks.finished import finished_report, unsent_alarm
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import first_rows, write_first_forecasts
@@ -43,7 +44,7 @@ from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import taken_back_line
 from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
-from flows.tasks.start import Pause, Start, pause_of, plan_line, start_of, warm
+from flows.tasks.start import SHORTEST, STAGES, Pause, Plan, Start, pause_of, plan_of, start_of, warm
 
 METHOD = "DyFormer"
 FROM_SCRATCH = "trained from scratch, as every `run` does"
@@ -73,6 +74,29 @@ class _Evaluated(NamedTuple):
     training: str  # from which weights, and why, or why there was none
 
 
+@dataclass(kw_only=True)
+class _Timer:
+    """The seconds of the stages so far, and those that are planned."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    def follow(self, plan: Plan) -> None:
+        """Print a plan, and the time left by it from now on."""
+        self.plan = plan
+        if plan.line is not None:
+            print(plan.line, flush=True)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Take the time of a stage."""
+        started, plan = time.monotonic(), self.plan
+        title, planned = ("", None) if plan is None else (f"{plan.dataset}: {STAGES[name]}", plan.seconds.get(name))
+        with timed_stage(title, planned):
+            yield
+        self.seconds[name] = round(time.monotonic() - started, 2)
+
+
 @flow(flow_run_name="retrain {dataset}")
 @managed
 def retrain(
@@ -92,8 +116,8 @@ def retrain(
     of `as_of` are complete.
     """
     experiment = experiment_of(dataset, changes).check_interactions()
-    seconds: dict[str, float] = {}
-    with _timed(seconds, "ingest"):
+    timer = _Timer()
+    with timer.stage("ingest"):
         counts = ingest_task(dataset, reading)
         snapshots = complete_task(dataset, as_of)
     if snapshots is None:
@@ -105,14 +129,14 @@ def retrain(
     if as_of is not None and (line := later_windows(snapshots)):
         print(line, flush=True)
         return None
-    with _timed(seconds, "drift"):
+    with timer.stage("drift"):
         outcomes_task(snapshots)  # of earlier publications
         drift = drift_task(snapshots, experiment)
         alarms = read_drift(drift)[1]
         alarm = alarm_task(snapshots, alarms)
         pause = None if from_scratch else pause_task(snapshots, experiment, drift)
-    made = _challenged(snapshots, experiment, seed, seconds, pause, from_scratch=from_scratch)
-    with _timed(seconds, "predict"):
+    made = _challenged(snapshots, experiment, seed, timer, pause, from_scratch=from_scratch)
+    with timer.stage("predict"):
         published, backtest = _published(snapshots, made.contender, made.promotion, seed, pause)
         rows = run_metrics(snapshots, made.rankings, made.scores, backtest)
     addresses = {"snapshots": snapshots, "scores": made.scores, "earlier": made.earlier, "rankings": made.rankings}
@@ -126,9 +150,11 @@ def retrain(
         "drift": {"alarms": alarms, "alarm": alarm},
         "baselines": sorted(baselines_of(USUAL_KINDS)),  # so that the page of the report imports no method
     }
-    report = report_task(snapshots, rows, {**summary, "seconds": seconds}, experiment, seed)
-    track_task(open_snapshots(snapshots).layout)
-    show_report(report)
+    seconds = dict(timer.seconds)
+    with timer.stage("report"):
+        report = report_task(snapshots, rows, {**summary, "seconds": seconds}, experiment, seed)
+        track_task(open_snapshots(snapshots).layout)
+        show_report(report)
     return report
 
 
@@ -146,7 +172,7 @@ def _challenged(
     snapshots: str,
     experiment: Experiment,
     seed: int,
-    seconds: dict[str, float],
+    timer: _Timer,
     pause: Pause | None,
     *,
     from_scratch: bool,
@@ -155,28 +181,31 @@ def _challenged(
 
     In a pause the champion is compared with the baselines alone.
     """
-    dataset = open_snapshots(snapshots).dataset
+    opened = open_snapshots(snapshots)
     check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
-    with _timed(seconds, "first_forecasts"):
+    stages = {"trains": pause is None, "shows_first": champion_of(opened.layout, opened.dataset) is None}
+    timer.follow(plan_of(snapshots, experiment, **stages))
+    with timer.stage("first_forecasts"):
         first = first_task(snapshots, seed)
         if first is not None:
-            show_first(dataset, *first_rows(first))
-    first_seconds = 0.0 if first is None else seconds["first_forecasts"]
-    if plan := plan_line(dataset, first_seconds, experiment, trains=pause is None):
-        print(plan, flush=True)
-    with _timed(seconds, "train"):
+            show_first(opened.dataset, *first_rows(first))
+    if first is not None and timer.seconds["first_forecasts"] >= SHORTEST:
+        stages["shows_first"] = False
+        timer.follow(plan_of(snapshots, experiment, **stages, first_seconds=timer.seconds["first_forecasts"]))
+    with timer.stage("train"):
         if pause is not None:
             contender, reason = pause.champion, pause.reason
         else:
             start = Start(reason=FROM_SCRATCH) if from_scratch else start_task(snapshots, experiment)
             contender, reason = _trained(snapshots, experiment, seed, start), start.reason
-    with _timed(seconds, "rank"):
+    with timer.stage("rank"):
         rankings, promotion = _promoted(snapshots, contender, experiment, seed)
-    with _timed(seconds, "evaluate"):
+    with timer.stage("evaluate"):
         scores, earlier = _evaluated(snapshots, contender, seed)
         rows = run_metrics(snapshots, rankings, scores)
         names = ("rankings", "scores", "new-scores")
-        show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
+        tables = run_tables(rows, opened.dataset)
+        show_tables(opened.dataset, dict(zip(names[0 if rankings else 1 :], tables, strict=False)))
     return _Evaluated(contender, rankings, promotion, scores, earlier, reason)
 
 
@@ -244,10 +273,3 @@ def _published(
     forecasts = forecasts_task(snapshots, published, vectors if published.models else None, seed=seed)
     publish_task(snapshots, published, forecasts, vectors)
     return {"model": model, "vectors": vectors, "forecasts": forecasts}, published_task(snapshots, published, seed)
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    seconds[stage] = round(time.monotonic() - started, 2)

@@ -358,9 +358,9 @@ def write_first_forecasts(snapshots: str, seed: int = 0) -> str | None:
 
 
 def first_rows(forecasts: str) -> tuple[str, pl.DataFrame]:
-    """Return a title, with method, dates and what they are not yet, and the NUM_SHOWN pairs of the highest scores, each once.
+    """Return a title and the NUM_SHOWN pairs of the highest scores, each once.
 
-    In a log with two sides the source is `id`.
+    The title has the method, the dates and what the forecasts are not yet. In a log with two sides the source is `id`.
     """
     table = read_table(forecasts, "forecasts")
     ends = (pl.concat_str("side", pl.lit(" "), "id"), pl.concat_str("partner_side", pl.lit(" "), "partner_id"))

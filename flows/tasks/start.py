@@ -1,6 +1,6 @@
 """The champion before a step, and the settings -> whether a challenger is trained, from which weights, and why.
 
-Seconds of an earlier run's stages, or of the first forecasts, say about how long the stages to come take.
+Seconds of an earlier run's stages, or of the first forecasts, or the links of the newest steps -> a plan with times.
 """
 
 import re
@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dyformer.evaluation.fitting import FORECASTER_WITH
+from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
+from dyformer.evaluation.labelled_steps import TRAINING_QUERIES
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows.tasks.drift import read_drift
@@ -160,36 +161,83 @@ def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:
     return None
 
 
-STAGES = {"train": "training", "rank": "ranking", "evaluate": "evaluation", "predict": "forecasts"}
-"""The long stages of a run after its first forecasts, in their order."""
+STAGES = {
+    "first_forecasts": "first forecasts",
+    "train": "training",
+    "rank": "ranking",
+    "evaluate": "evaluation",
+    "predict": "forecasts",
+    "report": "report",
+}
+"""The long stages of a run, in their order."""
 
 TO_FIRST = {"rank": 1.2, "evaluate": 1.0, "predict": 1.0}
 """Seconds of a stage by those of the first forecasts: rough, as in runs of three logs they were .4 to 2.4."""
 
+SECONDS_A_LINK = 0.0046
+"""Of the first forecasts, by links of the steps that they learn from: CPU seconds on two logs.
+
+Most of them are the trees of two fits, on some twenty pairs a link.
+"""
+
 SECONDS_A_BATCH = 0.1
 """Of a training on two cores; `pretrain` and `finetune` say how many batches there are at most."""
 
+REPORT_SECONDS = 8.0  # its plots and its run in MLflow; the report cannot have its own time
 NUM_TRAININGS = 2  # until the newest step and until the one before
 SHORTEST = 1.0  # seconds of a stage that was really made: one that is stored already takes less
+LEAST_PRINTED = 3.0  # seconds of a plan that is worth a line
 MINUTE = 60
 
 
-def plan_line(dataset: str, first_seconds: float, experiment: Experiment, *, trains: bool) -> str | None:
-    """Say about how long the stages to come take; None without an earlier run and first forecasts."""
-    stages = [stage for stage in STAGES if trains or stage != "train"]
-    seconds, origin = _earlier(dataset), "as in the run before"
-    if any(stage not in seconds for stage in stages) or (trains and seconds["train"] < SHORTEST):
-        seconds = {}  # it was paused, or went on after a crash
-    if not seconds and first_seconds >= SHORTEST:
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """About how many seconds each of the stages to come takes, in their order, and where these numbers come from."""
+
+    dataset: str
+    seconds: Mapping[str, float]
+    origin: str
+
+    @property
+    def line(self) -> str | None:
+        """All of it in a line; None for a plan of a moment."""
+        total = sum(self.seconds.values())
+        if total < LEAST_PRINTED:
+            return None
+        listed = ", ".join(f"{STAGES[stage]} {_about(seconds)}" for stage, seconds in self.seconds.items())
+        return f"{self.dataset}: about {_about(total)} to go, {self.origin}: {listed}"
+
+
+def plan_of(
+    snapshots: str, experiment: Experiment, *, trains: bool, shows_first: bool, first_seconds: float | None = None
+) -> Plan:
+    """Plan the stages to come: as long as in the run before, or by the time of the first forecasts.
+
+    That time is `first_seconds` once they are made, and before them, or where they were stored, estimated from the
+    links that they learn from. The first forecasts are a stage to come where `shows_first`.
+    """
+    opened = open_snapshots(snapshots)
+    left_out = {stage for stage, is_left in (("first_forecasts", shows_first), ("train", trains)) if not is_left}
+    stages = [stage for stage in STAGES if stage not in left_out]
+    known, origin = {**_earlier(opened.dataset), "report": REPORT_SECONDS}, "as in the run before"
+    if any(stage not in known for stage in stages) or any(
+        known[stage] < SHORTEST for stage in ("first_forecasts", "train") if stage in stages
+    ):  # it was paused, or went on after a crash
+        num_links = _num_links(opened)
+        first, origin = num_links * SECONDS_A_LINK, f"estimated from {num_links:,} links to learn from"
+        if first_seconds is not None and first_seconds >= SHORTEST:
+            first, origin = first_seconds, f"estimated from the {first_seconds:.0f} s of the first forecasts"
         parts = [part for part in (experiment.capped.pretrain, experiment.capped.finetune) if part is not None]
         batches = sum(part.epochs * part.batches_per_epoch for part in parts)
-        seconds = {"train": NUM_TRAININGS * batches * SECONDS_A_BATCH}
-        seconds |= {stage: ratio * first_seconds for stage, ratio in TO_FIRST.items()}
-        origin = f"estimated from the {first_seconds:.0f} s of the first forecasts"
-    if not seconds:
-        return None
-    listed = ", ".join(f"{STAGES[stage]} {_about(seconds[stage])}" for stage in stages)
-    return f"{dataset}: about {_about(sum(seconds[stage] for stage in stages))} to go, {origin}: {listed}"
+        known = {"first_forecasts": first, "train": NUM_TRAININGS * batches * SECONDS_A_BATCH}
+        known |= {stage: ratio * first for stage, ratio in TO_FIRST.items()} | {"report": REPORT_SECONDS}
+    return Plan(dataset=opened.dataset, seconds={stage: known[stage] for stage in stages}, origin=origin)
+
+
+def _num_links(opened: Snapshots) -> int:
+    """Count the links that the first forecasts learn from: those of the newest steps, of each TRAINING_QUERIES."""
+    newest = opened.graph(opened.num_steps).snapshots[-NUM_LABELLED_STEPS:]
+    return sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
 
 
 def _earlier(dataset: str) -> Mapping[str, float]:

@@ -1,6 +1,5 @@
 """Vectors that cannot be used."""
 
-from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -26,12 +25,14 @@ def test_the_first_forecasts_show_each_pair_once_its_source_first(monkeypatch: p
     """User 7 and item 9 are a pair of two id spaces; item 7 and user 9 are another one."""
     rows = [(0, "7", 1, "9", 0.9), (1, "9", 0, "7", 0.9), (1, "7", 0, "9", 0.8), (0, "9", 1, "7", 0.8)]
     table = pl.DataFrame(rows, schema=["side", "id", "partner_side", "partner_id", "score"], orient="row")
-    times = {"valid_from": datetime(2024, 3, 25, 0, 4), "valid_to": datetime(2024, 4, 1, 0, 4)}
-    table = table.with_columns(probability=0.5, linked_before=True, method=pl.lit("Katz"), step=14, **times)
+    times = {"valid_from": pl.datetime(2024, 3, 25, 0, 4), "valid_to": pl.datetime(2024, 4, 1, 0, 4)}
+    table = table.with_columns(probability=0.5, linked_before=True, method=pl.lit("Katz"), step=pl.lit(14), **times)
     monkeypatch.setattr("flows.tasks.predict.read_table", lambda *_: table)
     title, pairs = first_rows("address")
     assert pairs.select("id", "partner_id").rows() == [("7", "9"), ("9", "7")]
-    assert title.startswith("first forecasts, by Katz for 2024-03-25 00:04 to 2024-04-01 00:04 UTC, before any training")
+    assert title.startswith(
+        "first forecasts, by Katz for 2024-03-25 00:04 to 2024-04-01 00:04 UTC, before any training"
+    )
 
 
 def test_a_table_without_vectors_is_named(tmp_path: Path):

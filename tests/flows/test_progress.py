@@ -15,7 +15,7 @@ from rich.console import Console
 import flows.cli
 import flows.console
 from dyformer.experiments.settings import Experiment
-from flows.console import ongoing, tracked
+from flows.console import ongoing, timed_stage, tracked
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.train import train_model
@@ -96,6 +96,62 @@ def test_rank_prints_that_it_goes_on_beside_its_output(
     assert re.search(line, printed.err), printed.err
     assert "it took long" in printed.err
     assert printed.out == ""  # of JSON alone
+
+
+def test_a_stage_of_a_plan_prints_its_time_left_where_nothing_else_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.1)
+    with timed_stage("mylog: evaluation", 40.0):
+        time.sleep(0.35)
+        silent = capsys.readouterr().out.splitlines()
+        with ongoing("fit L3 to mylog"):  # without a number of parts
+            time.sleep(0.35)
+        inside = capsys.readouterr().out.splitlines()
+        with ongoing("evaluate mylog", 3) as done:
+            done()
+            time.sleep(0.35)
+        counted = capsys.readouterr().out.splitlines()
+    assert set(silent) == {"mylog: evaluation: 0 s so far, about 40 s left"}
+    assert len(silent) <= 3
+    assert "fit L3 to mylog: 0 s so far; mylog: evaluation: about 40 s left" in inside
+    assert "evaluate mylog: 1 of 3, 0 s, about 0 s left" in counted
+    assert len(inside) + len(counted) <= 8  # no line of the stage beside these
+    with timed_stage("mylog: evaluation", 0.1):
+        time.sleep(0.35)
+    assert "mylog: evaluation: 0 s so far, longer than planned" in capsys.readouterr().out
+    with timed_stage("mylog: evaluation", None), ongoing("fit L3 to mylog"):  # without a plan
+        time.sleep(0.15)
+    assert capsys.readouterr().out.splitlines() == ["fit L3 to mylog: 0 s so far"]
+
+
+def test_a_terminal_shows_the_bar_of_a_stage_above_what_goes_on_in_it(monkeypatch: pytest.MonkeyPatch):
+    written = StringIO()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.1)
+    console = Console(file=written, force_terminal=True, color_system=None, width=100)
+    monkeypatch.setattr("flows.console._terminal", lambda: console)
+    with timed_stage("mylog: evaluation", 1.0), ongoing("fit L3"):
+        time.sleep(0.7)
+        assert list(tracked(range(2), "finetune mylog")) == [0, 1]
+    assert re.search(r"mylog: evaluation[^\n]* [5-9]\d%[^\n]* 0:00:0[01]", written.getvalue())
+    assert "fit L3" in written.getvalue()
+    assert "finetune mylog" in written.getvalue()
+
+
+def test_the_first_of_many_parts_is_no_measure_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """It compiles and imports what the others find ready."""
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.0)
+    moments = iter([0.0, 31.0, 32.0, 33.0])
+    monkeypatch.setattr("flows.console.time.monotonic", lambda: next(moments))
+    assert list(tracked(range(3), "pretrain", 20)) == [0, 1, 2]
+    assert capsys.readouterr().out.splitlines() == [
+        "pretrain: 1 of 20, 31 s, about 589 s left",
+        "pretrain: 2 of 20, 32 s, about 18 s left",
+        "pretrain: 3 of 20, 33 s, about 17 s left",
+    ]
 
 
 def _inside_another(total: int | None) -> None:
