@@ -10,6 +10,8 @@ import polars as pl
 from dyformer.evaluation.config import METRIC_TITLES
 from dyformer.evaluation.costs import has_vectors, is_simple
 from dyformer.evaluation.promotion import MIN_QUERIES, TOO_FEW_QUERIES
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.printed import TOO_FEW
 
 NOT_KNOWN = "not known"
@@ -38,6 +40,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
             fraction of the forecasts that repeat an earlier link), calibration_step; None where nothing is.
     """
     measured = {row["metric"]: row for row in metrics.filter(protocol="forecasts", slice="all").to_dicts()}
+    promotion = {**promotion, "gain": _as_in_table(promotion, metrics)}
     sentences = [
         _publisher(promotion),
         _gain(promotion),
@@ -54,6 +57,23 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         f"added by the vectors{_doubt(promotion.get('vectors'))}": _relative(promotion.get("vectors")),
     }
     return Verdict(sentences=tuple(filter(None, sentences)), numbers=numbers)
+
+
+def _as_in_table(promotion: Mapping[str, Any], metrics: pl.DataFrame) -> Mapping[str, Any] | None:
+    """Give the gain with the interval of the printed table, where this compares the same scores of the same methods.
+
+    The interval of a promotion has other resamples and Student's t, so that at the edge one may hold 0 and one not.
+    """
+    gain = promotion.get("gain")
+    if gain is None:
+        return None
+    compared = {"method": gain["method"], "best_baseline": gain["other"], "metric": promotion["metric"]}
+    printed = metrics.filter(protocol="prequential", slice=KNOWN, family=MIXED, step="macro", **compared)
+    names = ("difference_low", "difference", "difference_high")
+    for row in printed.drop_nulls(names).to_dicts():
+        if math.isclose(row["value"], gain["value"], abs_tol=1e-9):  # not that of a champion with older weights
+            return {**gain, "difference": [row[name] for name in names]}
+    return gain
 
 
 def in_words(difference: list[float] | None) -> str:

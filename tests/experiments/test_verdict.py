@@ -85,6 +85,30 @@ def test_the_verdict_says_all_that_a_reader_looks_for():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({}, "not clearly different"),
+        ({"value": 0.31}, "clearly better"),  # newly trained weights, and those of the champion are others
+        ({"best_baseline": "L3"}, "clearly better"),
+        ({"metric": "hits_at_10"}, "clearly better"),
+        ({"family": "random"}, "clearly better"),
+        ({"slice": "repeat"}, "clearly better"),
+        ({"step": "12"}, "clearly better"),
+        ({"difference_low": None}, "clearly better"),
+        ({"difference_low": 0.001}, "clearly better"),
+    ],
+)
+def test_the_gain_has_the_interval_of_the_table_below_it(changes: dict[str, Any], words: str):
+    """At the edge another interval of the same difference may hold 0 or not."""
+    row = {"protocol": "prequential", "method": WITH["title"], "step": "macro", "metric": "mrr", "slice": "known"}
+    row |= {"family": "mixed", "value": 0.3, "best_baseline": "Contact recency"}
+    row |= {"difference": 0.05, "difference_low": -0.001, "difference_high": 0.1, **changes}
+    outcome = verdict(OUTCOME, pl.concat([MEASURED, pl.DataFrame([row], schema=METRICS_SCHEMA)]))
+    assert f", {words}, over 1,076 links" in outcome.sentences[1]
+    assert ("better than the best simple method" in outcome.numbers) == (words == "clearly better")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         (
             {"champion": WITHOUT, "promoted": False, "tied": WITH["title"]},
             "as good as Forecaster with DyFormer and costs",
