@@ -64,6 +64,8 @@ h2 {{ font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #ccc; }}
 .first {{ font-size: 1.2rem; font-weight: 600; }}
 .tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .8rem; margin: 1rem 0; }}
 .tiles div {{ border: 1px solid #ccc; border-radius: .4rem; padding: .6rem .8rem; color: #555; }}
+.beside {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 2rem; }}
+.beside h2 {{ margin-top: 1rem; }}
 .tiles b {{ display: block; font-size: 1.7rem; line-height: 1.3; color: #1b1b1b; }}
 details {{ margin: .8rem 0; }}
 summary {{ cursor: pointer; color: #225; }}
@@ -119,17 +121,28 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
         "Rows, snapshots and code", pl.DataFrame({"": list(counts), "value": list(counts.values())}), []
     )
     forecasts = [PrintedTable(title, frame, []) for title, frame in (links or {}).items()]
+    course = metrics if earlier is None else pl.concat([metrics, earlier])
+    course = course.unique(["protocol", "family", *ROW_KEYS], maintain_order=True)
+    beside = [
+        [*_section("How far the probabilities can be trusted", [], _calibration(reliability))],
+        [*_section("The newest steps", [], _course(course))],
+    ]
     parts = [
-        *_section("How far the probabilities can be trusted", [], _calibration(reliability)),
         *_section("What came of the published forecasts", *_ledger(ledger)),
         *_section("Drift of the log", *_drift(drift)),
-        *_protocols(metrics, dataset, earlier),
+        *_protocols(metrics, dataset, course),
         *_section("Most probable links", forecasts),
         *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
         *_section("The data", [numbers]),
     ]
-    first = [*_verdict(verdict), *_folded("How it was decided", (f"<p>{escape(text)}</p>" for text in details))]
-    return PAGE.format(title=escape(f"{title or dataset}: report"), body="\n".join([*first, *_contents(parts), *parts]))
+    first = [
+        *_verdict(verdict),
+        *_beside(beside),
+        *([] if verdict is None else (f"<p>{_with_code(sentence)}</p>" for sentence in verdict.sentences[1:])),
+        *_folded("How it was decided", (f"<p>{escape(text)}</p>" for text in details)),
+    ]
+    contents = _contents([*(part for own in beside for part in own), *parts])
+    return PAGE.format(title=escape(f"{title or dataset}: report"), body="\n".join([*first, *contents, *parts]))
 
 
 def plots_of(page: str) -> dict[str, bytes]:
@@ -155,14 +168,21 @@ def _with_code(sentence: str) -> str:
 
 
 def _verdict(verdict: Verdict | None) -> Iterator[str]:
-    """Give the verdict: its first sentence large, the numbers as tiles, then the other sentences."""
+    """Give the verdict: its first sentence large, and the numbers as tiles."""
     if verdict is None:
         return
-    first, *others = verdict.sentences
-    yield f'<p class="first">{escape(first)}</p>'
+    yield f'<p class="first">{escape(verdict.sentences[0])}</p>'
     tiles = (f"<div><b>{escape(text)}</b> {escape(name)}</div>" for name, text in verdict.numbers.items())
     yield f'<div class="tiles">{"".join(tiles)}</div>'
-    yield from (f"<p>{_with_code(sentence)}</p>" for sentence in others)
+
+
+def _beside(sections: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Give sections beside each other where the page is wide enough; nothing for those without a part."""
+    own = [["<section>", *parts, "</section>"] for parts in sections if parts]
+    if own:
+        yield '<div class="beside">'
+        yield from (line for lines in own for line in lines)
+        yield "</div>"
 
 
 def _folded(title: str, parts: Iterable[str]) -> Iterator[str]:
@@ -172,16 +192,25 @@ def _folded(title: str, parts: Iterable[str]) -> Iterator[str]:
         yield f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
-def _protocols(metrics: pl.DataFrame, dataset: str, earlier: pl.DataFrame | None) -> Iterator[str]:
+def _course(course: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
+    """Draw the curve over the newest steps: the MRR where several are ranked, and the AUC of the paper's protocol."""
+    ranked = course.filter(protocol="prequential", slice=KNOWN, family=MIXED, metric="mrr")
+    if _num_steps(ranked) > 1:
+        yield "MRR of each step", step_curve(ranked, metric="mrr", slice_name=KNOWN, family=MIXED)
+    pairs = course.filter(protocol="paper", slice="all", metric="auc")
+    if _num_steps(pairs) > 1:
+        yield "AUC of each step, all links", step_curve(pairs)
+
+
+def _protocols(metrics: pl.DataFrame, dataset: str, course: pl.DataFrame) -> Iterator[str]:
     """Give the part of each protocol whose tables have rows: heading, tables and plots."""
     for name in sorted(metrics["protocol"].unique(), key=order_in_report):
         protocol, rows = protocol_of(name), metrics.filter(protocol=name)
-        course = rows if earlier is None else pl.concat([rows, earlier.filter(protocol=name)])
         plots: Iterator[tuple[str, Figure]] = iter(())
         if "families" in protocol.plots:
             plots = _ranking_plots(rows)
         elif "comparison" in protocol.plots:
-            plots = _pair_plots(rows, course.unique(ROW_KEYS, maintain_order=True))
+            plots = _pair_plots(rows, course.filter(protocol=name))
         tables = list(printed_tables(protocol, rows, dataset).values())
         if tables:
             yield from _section(protocol.heading, tables, plots)
@@ -192,8 +221,6 @@ def _ranking_plots(rows: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
     mean = rows.filter(slice=KNOWN, family=MIXED, metric="mrr")
     if not mean.is_empty():
         yield "MRR with intervals", comparison_chart(mean, metric="mrr", slice_name=KNOWN, family=MIXED)
-    if _num_steps(mean) > 1:
-        yield "MRR of each step", step_curve(mean, metric="mrr", slice_name=KNOWN, family=MIXED)
     if not rows.filter(metric="auc", slice=KNOWN).is_empty():
         yield "AUC of each method by family of negatives", family_heat_map(rows)
     for part in (KNOWN, BUSIEST):
@@ -206,12 +233,12 @@ def _ranking_plots(rows: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
 
 
 def _pair_plots(rows: pl.DataFrame, course: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
-    """Draw the plots of the paper's protocol: a comparison on the same steps, and curves over the steps of `course`."""
+    """Draw the plots of the paper's protocol: a comparison on the same steps, and the curve of the new links."""
     for part in SLICES:
         if not rows.filter(slice=part, metric="auc").is_empty():
             yield f"AUC with intervals, {part} links", comparison_chart(rows, slice_name=part)
-        if _num_steps(course.filter(slice=part, metric="auc")) > 1:
-            yield f"AUC of each step, {part} links", step_curve(course, slice_name=part)
+    if _num_steps(course.filter(slice="new", metric="auc")) > 1:
+        yield "AUC of each step, new links", step_curve(course, slice_name="new")
 
 
 def _ledger(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[str, Figure]]]:

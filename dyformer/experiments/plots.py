@@ -3,6 +3,9 @@
 The frame of metrics has the columns of METRICS_SCHEMA, with step a number, "micro" or "macro".
 """
 
+import colorsys
+import textwrap
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -27,6 +31,8 @@ METRIC_TITLES = {
 SLICE_TITLES = {"all": "all links", KNOWN: "known nodes", BUSIEST: "the busiest nodes"}
 QUIET = 2  # the layer of a plot on which baselines are
 GREY = "#9A9A9A"
+LETTERS_AN_INCH = 12  # of a title, at least
+NEUTRAL = ("#222222", "#6E6E6E", "#A6A6A6")  # of what is no method
 ROOM_FOR_NUMBERS = 0.06  # of the width of a comparison, right of the longest interval
 DARK = 80  # percent; above it the heat map is dark, so that its numbers are white
 # These colours remain distinguishable for colour-blind readers too (Okabe and Ito, 2008).
@@ -41,6 +47,38 @@ OURS = (
     "Event forecaster by pair",
 )
 """Methods of the package, each with the colour at its position in every plot."""
+
+BASELINE_COLOURS = {
+    "EdgeBank (ever)": "#1010F9",
+    "EdgeBank (last)": "#F910E2",
+    "EdgeBank (decayed)": "#38036D",
+    "Preferential attachment": "#7AB620",
+    "Preferential attachment (last)": "#F91056",
+    "Popularity (decayed)": "#6D0318",
+    "Common neighbours": "#106DF9",
+    "Adamic-Adar": "#3D6666",
+    "L3": "#D1057F",
+    "Last contact": "#511F47",
+    "Recency rank": "#305F11",
+    "Contact recency": "#B14EBC",
+    "Adamic-Adar x recent activity": "#F91010",
+    "Adamic-Adar x root of recent degree": "#852FDA",
+    "L3 x root of recent degree": "#E2685A",
+    "Personalized PageRank": "#66453D",
+    "Shortest path": "#032D6D",
+    "Logistic regression on pair features": "#B69486",
+    "Boosted trees on pair features": "#8BA366",
+    "node2vec": "#9F0404",
+    "GraphSAGE": "#9F9004",
+    "DynGEM": "#8472CA",
+    "DynAERNN": "#20B64D",
+    "DySAT": "#20B6B6",
+    "EvolveGCN-O": "#B6204D",
+    "EvolveGCN-H": "#8B1868",
+}
+"""Of the baselines: each as far as could be from the others and from COLOURS (in CIELAB, with a lightness below 68)."""
+
+NUM_NAMED = 5  # best baselines that a plot of lines names; the others are thin and grey behind them
 FAR = 12.0  # standard deviations at which the drift plot ends
 
 
@@ -49,23 +87,23 @@ def step_curve(
 ) -> Figure:
     """Draw a metric per step, one line a method: mean over seeds, with a band of the 95 % interval (Fig. 5).
 
-    Our methods are in colour, in front; baselines are grey lines, the best one dark, with a band of its own.
+    Our methods are in front; of the baselines the NUM_NAMED best have a name, and the best one a band, too.
     Raises ValueError when the frame has no per-step value of this metric, slice and family.
     """
     rows = _rows(metrics, metric, slice_name, family).filter(~pl.col("step").is_in(["micro", "macro"]))
     rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
-    figure, axes = empty_axes(8.5, 4.8)
+    figure, axes = empty_axes(6.4, 5.0)
     styles = _styles(rows)
     for method in reversed(_ranked(rows)):
         line = _over_seeds(rows.filter(pl.col("method") == method), "step").sort("step")
         style = styles[method]
         axes.plot(line["step"], line["value"], marker="o", markersize=4, **style)
-        if style["zorder"] > QUIET:
+        if style["zorder"] > QUIET + 1:
             low, high = (line[end].to_list() for end in ("low", "high"))
             axes.fill_between(line["step"].to_list(), low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("predicted step")
-    _finish(axes, rows, metric, slice_name, reverse=True)  # the best line is drawn last
+    _finish(axes, rows, metric, slice_name, reverse=True, below=True)  # the best line is drawn last
     return figure
 
 
@@ -79,7 +117,7 @@ def comparison_chart(
 ) -> Figure:
     """Draw Micro and Macro of every method as points with 95 % intervals, the best macro on top; on one step one point.
 
-    Points, because the length of a bar misleads on an axis that does not begin at 0. Ours have colours, baselines grey.
+    Points, because the length of a bar misleads on an axis that does not begin at 0.
     `paper` gives the paper's micro and macro values in percent by method, as crosses. Raises ValueError when the frame
     has neither a micro nor a macro value of this metric, slice and family.
     """
@@ -88,13 +126,13 @@ def comparison_chart(
     is_single = every.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique() == 1
     ranked = _ranked(rows)[::-1]  # rows are drawn upwards
     figure, axes = empty_axes(8.5, 1.4 + 0.36 * len(ranked))
-    styles, markers = _styles(rows), {"macro": "o"} if is_single else {"macro": "o", "micro": "D"}
+    markers = {"macro": "o"} if is_single else {"macro": "o", "micro": "D"}
     for name, marker in markers.items():
         shift = 0.0 if is_single else 0.15 if name == "macro" else -0.15
         values = {row["method"]: row for row in _over_seeds(rows.filter(step=name), "method").iter_rows(named=True)}
         for position, method in enumerate(ranked):
             if method in values:
-                _point(axes, values[method], position + shift, marker, styles[method]["color"])
+                _point(axes, values[method], position + shift, marker, colour_of(method))
         axes.plot([], [], linestyle="none", marker=marker, color=GREY, label=metric_title(metric, name, is_single))
         theirs = {ranked.index(method): values[name == "macro"] for method, values in paper.items() if method in ranked}
         for position, value in theirs.items():
@@ -113,7 +151,7 @@ def comparison_chart(
 def family_heat_map(metrics: pl.DataFrame) -> Figure:
     """Draw the AUC of every method against each family of negatives: mean over steps and seeds, in percent.
 
-    The best mean over families is on top, the best value of a family in bold; names of baselines are grey. Raises
+    The best mean over families is on top, the best value of a family in bold, as are the names of our methods. Raises
     ValueError when the frame has no such value of the prequential protocol.
     """
     rows = metrics.filter(pl.col("family").is_in(FAMILIES), metric="auc", slice=KNOWN, step="macro")
@@ -136,7 +174,7 @@ def family_heat_map(metrics: pl.DataFrame) -> Figure:
     axes.set_xticks(range(len(families)), families)
     axes.set_yticks(range(len(ranked)), ranked, fontsize=9)
     for label in axes.get_yticklabels():
-        label.set_color("#606060" if label.get_text() in baselines else "black")
+        label.set_fontweight("normal" if label.get_text() in baselines else "bold")
     axes.set_title(f"AUC (%) by family of negatives\n{_title(rows, KNOWN)}", loc="left", fontsize=10)
     return figure
 
@@ -144,7 +182,7 @@ def family_heat_map(metrics: pl.DataFrame) -> Figure:
 def precision_curve(metrics: pl.DataFrame) -> Figure:
     """Draw the precision of the k best partners against k, one line a method: mean over steps and seeds.
 
-    Our methods are in colour with 95 % intervals, baselines grey. Raises ValueError when the frame has no such value.
+    Our methods and the best baseline have 95 % intervals. Raises ValueError when the frame has no such value.
     """
     wanted = pl.col("metric").str.starts_with("precision_at_") & (pl.col("slice") == KNOWN)
     rows = metrics.filter(wanted, family=PUBLISHED, step="macro").drop_nulls("value")
@@ -168,27 +206,34 @@ def precision_curve(metrics: pl.DataFrame) -> Figure:
 def reliability_diagram(rows: pl.DataFrame) -> Figure:
     """Draw the fraction of pairs that came against their mean probability, by bin, from rows of RELIABILITY_SCHEMA.
 
-    Both axes are logarithmic, because most probabilities are small. Ours are in colour with 95 % intervals, baselines
-    grey. A bin in which no pair came is left out. Raises ValueError where no pair of any bin came.
+    Both axes are logarithmic, because most probabilities are small. Ours have 95 % intervals; NUM_NAMED baselines have
+    a name. A bin in which no pair came is left out. Raises ValueError where no pair of any bin came.
     """
     came = rows.filter(pl.col("fraction") > 0)
     if came.is_empty():
         raise ValueError("there is no reliability to draw: no pair of any bin came")
-    figure, axes = empty_axes(7.5, 5.0)
+    figure, axes = empty_axes(6.4, 5.0)
     ours = rows.filter(~pl.col("is_baseline"))["method"].unique(maintain_order=True).to_list()
     least = min(came["probability"].min(), came["fraction"].min())  # pyright: ignore[reportArgumentType]
     axes.plot([least, 1], [least, 1], color="black", linewidth=0.8, linestyle="--", label="exact")
+    baselines = [method for method in came["method"].unique(maintain_order=True) if method not in ours]
     for method in came["method"].unique(maintain_order=True):
         line = came.filter(method=method).sort("probability")
         if method in ours:
-            colour = _colour(method, ours)
             below = (line["fraction"] - line["low"]).clip(0).to_list()
             above = (line["high"] - line["fraction"]).clip(0).to_list()
             axes.errorbar(
-                line["probability"], line["fraction"], yerr=[below, above], color=colour, marker="o", label=method
+                line["probability"],
+                line["fraction"],
+                yerr=[below, above],
+                color=colour_of(method),
+                marker="o",
+                label=method,
             )
         else:
-            axes.plot(line["probability"], line["fraction"], color=GREY, linewidth=0.8, zorder=1)
+            is_named = method in baselines[:NUM_NAMED]
+            colour, label = (colour_of(method), method) if is_named else (GREY, None)
+            axes.plot(line["probability"], line["fraction"], linewidth=0.8, zorder=1, color=colour, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("mean probability of a bin of published pairs")
@@ -259,7 +304,15 @@ def loss_curve(losses: pl.DataFrame) -> Figure:
 def _loss_panel(axes: Axes, stage: str, rows: pl.DataFrame) -> None:
     for index, name in enumerate(rows["loss"].unique(maintain_order=True)):
         line = rows.filter(pl.col("loss") == name).sort("epoch")
-        axes.plot(line["epoch"], line["value"], label=name, color=COLOURS[index % len(COLOURS)], linewidth=1.6)
+        style = neutral_style(index)
+        axes.plot(
+            line["epoch"],
+            line["value"],
+            label=name,
+            color=style["color"],
+            linestyle=style["linestyle"],
+            linewidth=1.6,
+        )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
@@ -294,30 +347,46 @@ def _over_seeds(rows: pl.DataFrame, key: str) -> pl.DataFrame:
     return rows.group_by(key).agg(pl.col("value", "low", "high").mean() * 100)
 
 
-def _colour(method: str, ours: Iterable[str]) -> str:
-    """Give a method its colour, which does not depend on its rank; methods of a user's own have the colours left."""
-    own = [title for title in sorted(ours) if title not in OURS]
-    return COLOURS[OURS.index(method) if method in OURS else (len(OURS) + own.index(method)) % len(COLOURS)]
+def colour_of(method: str) -> str:
+    """Give a method its colour, which depends on its title alone: one in all plots, whoever is best or beside it."""
+    if method in OURS:
+        return COLOURS[OURS.index(method)]
+    # Methods of a user's own have a hue by their title.
+    own = colorsys.hls_to_rgb(zlib.crc32(method.encode()) / 2**32, 0.35, 0.6)
+    return BASELINE_COLOURS.get(method) or to_hex(own)
 
 
 def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
-    """Give each method its line: ours in colour and in front, baselines grey, the best of them dark."""
+    """Give each method its line: ours in front, then the best baseline, and others that have a name."""
     ranked, best = _ranked(rows), rows["best_baseline"].drop_nulls().first()
     baselines = set(rows.filter(pl.col("is_baseline"))["method"])
-    ours = [method for method in ranked if method not in baselines]
+    named = [method for method in ranked if method in baselines][:NUM_NAMED]
     styles: dict[str, dict[str, Any]] = {}
     for method in ranked:
-        if method in ours:
-            style = {"color": _colour(method, ours), "linewidth": 2.2, "zorder": QUIET + 2}
+        if method not in baselines:
+            style = {"color": colour_of(method), "linewidth": 2.2, "zorder": QUIET + 3}
         elif method == best:
-            style = {"color": "#404040", "linewidth": 1.8, "zorder": QUIET + 1}
+            style = {"color": colour_of(method), "linewidth": 1.8, "zorder": QUIET + 2}
+        elif method in named:
+            style = {"color": colour_of(method), "linewidth": 1.0, "zorder": QUIET + 1}
         else:
             style = {"color": GREY, "linewidth": 0.8, "zorder": QUIET}
         styles[method] = {**style, "label": method if style["zorder"] > QUIET else None}
     quiet = [style for style in styles.values() if style["zorder"] == QUIET]
     for style in quiet[-1:]:  # one entry of the legend for all of them
-        style["label"] = "other baselines"
+        style["label"] = f"{len(quiet)} other baseline{'s' * (len(quiet) > 1)}"
     return styles
+
+
+def neutral_style(number: int) -> dict[str, Any]:
+    """Give the line of a quantity that is no method: a grey, a dash and a marker of its own, for up to nine."""
+    dashes, markers = ("-", "--", ":"), "oDs^vP*X<"
+    return {
+        "color": NEUTRAL[number % len(NEUTRAL)],
+        "linestyle": dashes[number // len(NEUTRAL) % len(dashes)],
+        "marker": markers[number % len(markers)],
+        "markersize": 4,
+    }
 
 
 def empty_axes(width: float, height: float) -> tuple[Figure, Axes]:
@@ -327,12 +396,20 @@ def empty_axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _finish(axes: Axes, rows: pl.DataFrame, metric: str, slice_name: str, *, reverse: bool = False) -> None:
+def _finish(
+    axes: Axes, rows: pl.DataFrame, metric: str, slice_name: str, *, reverse: bool = False, below: bool = False
+) -> None:
+    """Name the axes; the legend stands on the right, or below, where a narrow screen leaves the lines their width."""
     axes.set_ylabel(f"{METRIC_TITLES.get(metric, metric)} (%)")
-    axes.set_title(_title(rows, slice_name), loc="left", fontsize=10)
+    assert isinstance(axes.figure, Figure), "a plot has one panel"
+    title = textwrap.fill(_title(rows, slice_name), int(LETTERS_AN_INCH * axes.figure.get_figwidth()))
+    axes.set_title(title, loc="left", fontsize=10)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, reverse=reverse)
+    legend: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "fontsize": 9}
+    if below:
+        legend = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "fontsize": 8, "ncols": 2}
+    axes.legend(frameon=False, reverse=reverse, **legend)
 
 
 def _title(rows: pl.DataFrame, slice_name: str) -> str:
@@ -353,9 +430,9 @@ def ledger_curve(rows: pl.DataFrame) -> Figure:
     figure, axes = empty_axes(8.5, 3.6)
     step_T = rows["step"].to_list()
     low_T, high_T = (rows[f"precision_at_10_{end}"].cast(pl.Float64).to_list() for end in ("low", "high"))
-    axes.plot(step_T, rows["precision_at_10"], marker="o", markersize=4, label="pairs that came")
-    axes.fill_between(step_T, low_T, high_T, alpha=0.15, linewidth=0)
-    axes.plot(step_T, rows["probability"], marker="D", markersize=4, color=GREY, label="mean probability")
+    axes.plot(step_T, rows["precision_at_10"], label="pairs that came", **neutral_style(0))
+    axes.fill_between(step_T, low_T, high_T, color=NEUTRAL[0], alpha=0.15, linewidth=0)
+    axes.plot(step_T, rows["probability"], label="mean probability", **neutral_style(1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("forecast step")
     axes.set_ylabel("fraction of the published pairs")
@@ -370,9 +447,9 @@ def drift_curve(rows: pl.DataFrame) -> Figure:
     `rows` has step, metric and deviation. Distances beyond 12 are drawn at 12.
     """
     figure, axes = empty_axes(8.5, 3.6)
-    for colour, (metric,) in zip(COLOURS, rows.select("metric").unique(maintain_order=True).iter_rows(), strict=False):
+    for number, metric in enumerate(rows["metric"].unique(maintain_order=True)):
         line = rows.filter(metric=metric).drop_nulls("deviation").sort("step")
-        axes.plot(line["step"], line["deviation"].clip(-FAR, FAR), marker="o", markersize=3, color=colour, label=metric)
+        axes.plot(line["step"], line["deviation"].clip(-FAR, FAR), label=metric, **neutral_style(number))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step")
     axes.set_ylabel("standard deviations from earlier steps")

@@ -103,24 +103,25 @@ def test_curves_are_drawn_where_several_steps_were_evaluated():
 
 
 def test_the_first_screen_is_the_verdict_then_its_numbers_the_calibration_and_the_contents():
-    reliability = service_rows()["reliability"]
-    page = html_report(ranking("5"), "mylog", counts={}, verdict=VERDICT, details=["why"], reliability=reliability)
+    service = {name: rows for name, rows in service_rows().items() if name != "ledger"}
+    page = html_report(ranking("5"), "mylog", counts={}, verdict=VERDICT, details=["why"], **service)
     marks = (
         *VERDICT.sentences[:1],
         "1.4",
-        VERDICT.sentences[1],
-        "why",
-        "<nav>",
         "Probabilities against the links",
-        "MRR",
+        f"<p>{VERDICT.sentences[1]}</p>",
+        "<p>why</p>",
+        "<nav>",
+        "Drift of each step",
+        "MRR with intervals",
     )
     positions = [page.index(mark) for mark in marks]
     assert positions == sorted(positions)
     parsed = Page(page)
     links = [str(each["href"]) for tag, each in parsed.elements if tag == "a"]
     assert links == [f"#{each['id']}" for tag, each in parsed.elements if tag == "h2"]
-    assert len(links) == 3
-    assert page.count("<table>") == page.count("</table></div></details>") == 2  # each one folded
+    assert len(links) == 4
+    assert page.count("<table>") == page.count("</table></div></details>") == 3  # each one folded
 
 
 def service_rows() -> dict[str, Any]:
@@ -143,10 +144,11 @@ def test_what_a_service_knows_comes_before_the_comparison_and_each_part_has_its_
     links = {"Forecasts for step 6": pl.DataFrame({"source": ["a"], "target": ["b"], "probability": [0.5]})}
     inputs = pl.DataFrame({"inputs": ["contacts"], "gain": [1.0]})
     page = html_report(
-        ranking("5"), "mylog", counts={"nodes": "3"}, verdict=VERDICT, links=links, inputs=inputs, **service_rows()
+        ranking("4", "5"), "mylog", counts={"nodes": "3"}, verdict=VERDICT, links=links, inputs=inputs, **service_rows()
     )
     assert re.findall("<h2 [^>]*>(.*)</h2>", page) == [
         "How far the probabilities can be trusted",
+        "The newest steps",
         "What came of the published forecasts",
         "Drift of the log",
         "Ranking of the next links",
@@ -154,8 +156,9 @@ def test_what_a_service_knows_comes_before_the_comparison_and_each_part_has_its_
         "What the inputs give",
         "The data",
     ]
-    assert list(Page(page).plots())[:3] == [
+    assert list(Page(page).plots())[:4] == [
         "Probabilities against the links that came",
+        "MRR of each step",
         "Precision and calibration of the published forecasts",
         "Drift of each step",
     ]

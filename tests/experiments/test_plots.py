@@ -7,15 +7,19 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
+from dyformer.experiments.methods import METHODS
 from dyformer.experiments.plots import (
+    BASELINE_COLOURS,
     COLOURS,
     GREY,
-    OURS,
+    NEUTRAL,
+    colour_of,
     comparison_chart,
     drift_curve,
     family_heat_map,
     ledger_curve,
     loss_curve,
+    neutral_style,
     precision_curve,
     reliability_diagram,
     step_curve,
@@ -56,7 +60,7 @@ def metric_rows(num_seeds: int = 2) -> pl.DataFrame:
     )
 
 
-def colour_of(figure: Figure, name: str) -> str:
+def drawn_colour(figure: Figure, name: str) -> str:
     handles, names = figure.axes[0].get_legend_handles_labels()
     return str(dict(zip(names, handles, strict=True))[name].get_color())  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -84,13 +88,17 @@ def test_step_curve_has_a_line_a_method_over_steps_in_order() -> None:
     assert "400 pairs a step at most" in title
 
 
-def test_ours_are_in_front_and_in_colour_and_baselines_but_the_best_have_one_grey_entry() -> None:
+def test_ours_are_in_front_and_baselines_behind_the_best_ones_have_one_grey_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dyformer.experiments.plots.NUM_NAMED", 2)
     figure = step_curve(metric_rows())
-    assert labels(figure) == ["L3", "DyFormer", "other baselines"]  # the best first
+    assert labels(figure) == ["L3", "DyFormer", "EdgeBank", "1 other baseline"]  # the best first
     assert len(figure.axes[0].get_lines()) == 4
-    assert (colour_of(figure, "DyFormer"), colour_of(figure, "other baselines")) == (COLOURS[0], GREY)
+    drawn = {name: drawn_colour(figure, name) for name in labels(figure)}
+    assert drawn == {**{name: colour_of(name) for name in ("L3", "DyFormer", "EdgeBank")}, "1 other baseline": GREY}
     layers = {str(line.get_label()): line.get_zorder() for line in figure.axes[0].get_lines()}
-    assert layers["DyFormer"] > layers["L3"] > layers["other baselines"]
+    assert layers["DyFormer"] > layers["L3"] > layers["EdgeBank"] > layers["1 other baseline"]
     assert len(figure.axes[0].collections) == 2  # bands of ours and of the best baseline alone
     low_high = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData)
     assert (low_high.y0, low_high.y1) == pytest.approx((79, 92))  # DyFormer's interval, averaged over two seeds
@@ -188,9 +196,8 @@ def test_heat_map_has_a_row_a_method_and_a_column_a_family() -> None:
     }
     bold = {key for key, text in cells.items() if text.get_fontweight() == "bold"}
     assert bold == {("L3", 0), ("Popularity", 1)}
-    colours = {text.get_text(): text.get_color() for text in axes.get_yticklabels()}
-    assert colours["DyFormer"] == "black"
-    assert len({colours[name] for name in names}) == 2
+    weights = {text.get_text(): text.get_fontweight() for text in axes.get_yticklabels()}
+    assert weights == {name: "bold" if name == "DyFormer" else "normal" for name in names}
     with pytest.raises(ValueError, match="no value of auc, slice known"):
         family_heat_map(metric_rows())
 
@@ -217,9 +224,23 @@ def test_a_method_has_its_colour_whoever_is_best_and_whoever_else_is_drawn() -> 
         changed = rows.with_columns(
             pl.col("method").replace(names), pl.when(method="DyFormer").then(factor).otherwise(0.5) * pl.col("value")
         )
-        colours.append(colour_of(step_curve(changed), "DyFormer"))
-    alone = colour_of(step_curve(rows.filter(method="DyFormer")), "DyFormer")
+        colours.append(drawn_colour(step_curve(changed), "DyFormer"))
+    alone = drawn_colour(step_curve(rows.filter(method="DyFormer")), "DyFormer")
     assert [*colours, alone] == [COLOURS[0]] * 3
+
+
+def test_each_method_has_one_colour_and_what_is_no_method_has_none_of_them() -> None:
+    titles = [*METHODS, "a method of a user's own", "another one"]
+    colours = [colour_of(title).upper() for title in titles]
+    assert len(set(colours)) == len(titles)
+    assert set(BASELINE_COLOURS) <= set(METHODS)
+    comparison = comparison_chart(metric_rows()).axes[0]
+    ranked = [text.get_text() for text in comparison.get_yticklabels()]
+    points = [container.lines[0].get_color() for container in comparison.containers]  # pyright: ignore[reportAttributeAccessIssue]
+    assert points == [colour_of(method) for method in [*ranked, *ranked]]  # macro, then micro
+    lines = [neutral_style(number) for number in range(9)]
+    assert len({(style["color"], style["linestyle"], style["marker"]) for style in lines}) == len(lines)
+    assert not {style["color"] for style in lines} & set(colours)
 
 
 def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing_came() -> None:
@@ -238,9 +259,9 @@ def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing
     axes = figure.axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     lines = {tuple(np.asarray(line.get_xdata()).tolist()): line.get_color() for line in axes.lines}
-    assert lines[0.01, 0.5] == COLOURS[len(OURS)]  # a method of a user's own has a colour that none of ours has
-    assert lines[0.1,] == GREY
-    assert axes.get_legend_handles_labels()[1] == ["exact", "Ours"]
+    assert lines[0.01, 0.5] == colour_of("Ours")
+    assert lines[0.1,] == colour_of("L3")
+    assert axes.get_legend_handles_labels()[1] == ["exact", "L3", "Ours"]
     with pytest.raises(ValueError, match="no pair of any bin came"):
         reliability_diagram(rows.filter(pl.col("fraction") == 0))
 
@@ -311,7 +332,7 @@ def test_drift_has_a_line_a_metric_of_deviations_that_ends_at_12() -> None:
     assert_draws(figure)
     assert lines_of(figure) == {"interactions": [(5, 0.5), (6, -12)], "repeats": [(5, 3.25), (6, 12)]}
     assert labels(figure) == ["interactions", "repeats"]
-    assert [colour_of(figure, name) for name in ("interactions", "repeats")] == list(COLOURS[:2])
+    assert [drawn_colour(figure, name) for name in ("interactions", "repeats")] == list(NEUTRAL[:2])
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == (
         "step",
         "standard deviations from earlier steps",

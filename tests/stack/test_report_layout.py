@@ -49,6 +49,13 @@ def page() -> str:
         for number, method in enumerate(METHODS)
         for step in ("12", "macro")
     ]
+    rows += [
+        {"dataset": "mylog", "protocol": "paper", "method": method, "seed": 0, "step": str(step), "metric": "auc"}
+        | {"family": "random", "slice": "all", "value": 0.8 - number / 20, "num_pairs": 900, "low": 0.1, "high": 0.9}
+        | {"is_baseline": number > 1, "best_baseline": METHODS[2]}
+        for number, method in enumerate(METHODS)
+        for step in range(8, 13)
+    ]
     log = {"dataset": "mylog", "protocol": "prequential", "method": "-", "step": "micro", "value": 0.5}
     rows += [{**log, "metric": name} for name in ("coverage", "repeat_rate")]
     link = {"source": ["a" * 90], "target": ["b"], "probability": [0.5], "reasons": [["many contacts"] * 3]}
@@ -96,3 +103,12 @@ def test_nothing_is_cut_or_lies_over_something_else(opened: tuple[Browser, str],
     if pictured is not None:
         tab.picture(pictured / f"report-{width}.png", width=width, height=3_000)
     assert tab.run("[...document.images].every(each => each.naturalWidth > 0)")
+
+
+def test_the_first_screen_has_the_calibration_and_the_newest_steps(opened: tuple[Browser, str]):
+    tab, address = opened
+    tab.size(1280, 900)
+    tab.open(address, "publishes")
+    ends = "[...document.images].map(each => [each.alt, each.getBoundingClientRect().bottom])"
+    on_screen = [name for name, bottom in tab.run(ends) if bottom < 900]
+    assert on_screen == ["Probabilities against the links that came", "AUC of each step, all links"]
