@@ -4,13 +4,14 @@ import ast
 import io
 import json
 import re
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from execute_notebooks import EXAMPLES, check_seconds, children_seconds
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 REMEDY = "run `make notebooks`, and look at what changed"
 # Numbers, ids, the order of equal rows and the width of columns depend on the log and on the processor.
@@ -60,11 +61,19 @@ def test_a_notebook_runs_and_has_outputs_of_this_form(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    begun = time.process_time() + children_seconds()
     names: dict[str, Any] = {"__name__": "__main__"}  # in this process: the libraries take seconds to import
     for cell in code_cells(path):
         found, known = run(cell, names), stored(cell)
         assert columns(known) == columns(found), REMEDY
+    check_seconds(path.name, time.process_time() + children_seconds() - begun)
     assert not list(tmp_path.iterdir()), "a notebook leaves no file behind"
+
+
+def test_a_notebook_that_takes_more_than_a_minute_of_a_processor_is_named() -> None:
+    check_seconds("own_log", 60.0)
+    with pytest.raises(ValueError, match="own_log takes 61 CPU s, and a reader waits at most 60"):
+        check_seconds("own_log", 61.0)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
