@@ -42,8 +42,8 @@ def printable(text: str) -> str:
 
 
 def printed_probability(value: float) -> str:
-    """Write a probability with four decimals, a small one with an exponent."""
-    return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}"
+    """Write a probability with four decimals, a small one with an exponent, and none as 0."""
+    return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}" if value > 0 else "0"
 
 
 def print_frame(frame: "pl.DataFrame", title: str = "") -> None:

@@ -50,15 +50,25 @@ def write_report(
 
     Addresses of the summary are stored relative to the root, so that the report of a store that was moved is right.
     `code` is the version that made the numbers, because the page may be drawn, and the run sent, by a later one. A
-    report that MLflow could not get, because a part of it was missing, is due again.
+    report that MLflow could not get, because a part of it was missing, is due again. One of the same settings whose
+    parts were made anew since, as after a repair, is replaced.
     """
     root = f"{Layout.from_environment().root}/"
     stored = _replaced(summary, lambda text: text.removeprefix(root) if ARTIFACT.fullmatch(text) else text)
     contents = {"metrics": rows, SUMMARY: json.dumps({**stored, "code": code_version()}, indent=1).encode()}
-    address = planned_report(snapshots, experiment, seed).made(lambda: contents)
+    planned = planned_report(snapshots, experiment, seed)
+    if planned.is_current and not _is_of_parts(planned.address, rows, stored["addresses"]):
+        files.remove_folder(planned.address)
+    address = planned.made(lambda: contents)
     if has_mark(address) and tracking_of(address)["problem"]:
         unmark(address)
     return address
+
+
+def _is_of_parts(report: str, rows: pl.DataFrame, addresses: dict[str, Any]) -> bool:
+    """Whether a report has these metrics and these addresses, which are relative."""
+    own = json.loads(read_bytes(report, SUMMARY))["addresses"]
+    return own == json.loads(json.dumps(addresses)) and read_table(report, "metrics").equals(rows)
 
 
 def run_metrics(snapshots: str, rankings: list[str], scores: list[str], published: str | None = None) -> pl.DataFrame:

@@ -12,9 +12,9 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +186,25 @@ def write_bytes(address: str, content: bytes | Path) -> None:
     path = Path(address)
     with named_write(path), temporary_file(path, content) as temporary:
         renamed(temporary, path)
+
+
+def write_all(contents: Mapping[str, bytes]) -> None:
+    """Replace the contents of several addresses: of local files none where one cannot be written, and all in a moment.
+
+    They are written beside their names before the first one is renamed. In an object store each is put whole.
+    """
+    written: dict[Path, Path] = {}
+    with ExitStack() as stack:
+        for address, content in contents.items():
+            if is_remote(address):
+                write_bytes(address, content)
+                continue
+            path = Path(address)
+            with named_write(path):
+                written[path] = stack.enter_context(temporary_file(path, content))
+        for path, temporary in written.items():
+            with named_write(path):
+                renamed(temporary, path)
 
 
 def create_bytes(address: str, content: bytes) -> bool:

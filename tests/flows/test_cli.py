@@ -518,3 +518,10 @@ def test_values_of_every_type_are_json(dyformer: Callable[..., Outcome]):
             "record": {"a": 1.5},
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (1e-9, "1.0e-09"), (0.0004, "4.0e-04"), (0.0005, "0.0005"), (1.0, "1.0000")]
+)
+def test_a_probability_is_printed_with_its_first_digit(value: float, text: str):
+    assert flows.console.printed_probability(value) == text

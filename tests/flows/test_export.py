@@ -1,5 +1,6 @@
 """What was published last, in files and databases."""
 
+import errno
 import json
 import sqlite3
 from pathlib import Path
@@ -19,6 +20,7 @@ from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import read_table, write_artifact
+from storage.bytes import files
 from storage.bytes.files import read_bytes
 from storage.database import DatabaseFailed
 from storage.layout import Layout
@@ -69,6 +71,31 @@ def test_files_have_the_published_tables(forecasts: str, snapshots: str, tmp_pat
     rows = pl.read_csv(folder / "vectors.csv")
     assert [json.loads(text) for text in rows["vector"]] == vectors["vector"].to_list()
     assert pl.read_csv(folder / "forecasts.csv").height == read_table(forecasts, "forecasts").height
+
+
+def test_an_export_that_cannot_be_written_leaves_that_of_before(
+    forecasts: str,
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A program that reads the folder meanwhile finds forecasts and ledger of one publication."""
+    export("mylog", str(tmp_path / "out"))
+    folder = tmp_path / "out" / "dataset=mylog"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(before) == {"forecasts.parquet", "ledger.parquet"}
+    with_vectors(snapshots)
+    write_synced = files.write_synced
+
+    def full(path: Path, content: bytes | Path) -> None:
+        if "ledger" in path.name:
+            raise OSError(errno.ENOSPC, "no space left on device", str(path))
+        write_synced(path, content)
+
+    monkeypatch.setattr(files, "write_synced", full)
+    with pytest.raises(files.WriteFailed, match="ledger"):
+        export("mylog", str(tmp_path / "out"))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_files_go_to_an_object_store(forecasts: str, s3_bucket: str, tmp_path: Path):

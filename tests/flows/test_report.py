@@ -117,6 +117,8 @@ def test_a_report_of_a_moved_store_names_what_is_there_now(
     lineage = Lineage(kind="report", dataset="mylog", table_version=1, until=3)
 
     class Plan:
+        is_current = False
+
         def made(self, make: Callable[[], dict[str, Any]]) -> str:
             contents = make()
             if is_old:
@@ -133,3 +135,24 @@ def test_a_report_of_a_moved_store_names_what_is_there_now(
     assert found["addresses"]["scores"] == [after.artifact("scores", "mylog", **keys)]
     assert found["promotion"]["champion"]["models"] == [after.artifact("model", "mylog", **keys)]
     assert {name: found[name] for name in texts} == texts
+
+
+def test_a_report_is_replaced_where_its_parts_were_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """After a repair the forecasts may have another address, and the metrics other numbers."""
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    layout = Layout.from_environment()
+    address = layout.artifact("report", "mylog", version=1, until=3, settings="a", seed=0)
+    plan = Planned(address=address, lineage=Lineage(kind="report", dataset="mylog", table_version=1, until=3))
+    monkeypatch.setattr(report, "planned_report", lambda *given: plan)
+    rows = pl.DataFrame([{"metric": "mrr", "value": 0.25}], schema=METRICS_SCHEMA)
+
+    def written(forecasts: str, training: str, rows: pl.DataFrame = rows) -> tuple[str, str, float]:
+        address = layout.artifact("forecasts", "mylog", version=1, until=3, settings=forecasts, seed=0)
+        report.write_report("", rows, {"addresses": {"forecasts": address}, "training": training}, Experiment())
+        found, summary = report.read_report(plan.address)
+        return summary["addresses"]["forecasts"].partition("settings=")[2][:1], summary["training"], found["value"][0]
+
+    assert written("b", "first") == ("b", "first", 0.25)
+    assert written("b", "again") == ("b", "first", 0.25)  # nothing has changed
+    assert written("c", "repaired") == ("c", "repaired", 0.25)
+    assert written("c", "measured", rows.with_columns(value=0.5)) == ("c", "measured", 0.5)

@@ -61,13 +61,11 @@ def export(dataset: str, to: str, kind: Format | None = None) -> list[str]:
         replace_rows(to, [_target(name, tables.get(name, pl.DataFrame()), dataset, tables["ledger"]) for name in KEYS])
         return [f"dyformer_{name}" for name in tables]
     folder = to.rstrip("/") if files.is_remote(to) else str(Path(to).absolute())
-    written = []
-    for name, table in tables.items():
-        written.append(f"{folder}/dataset={dataset}/{name}.{kind}")
-        files.write_bytes(written[-1], _encoded(table, kind))
+    contents = {f"{folder}/dataset={dataset}/{name}.{kind}": _encoded(table, kind) for name, table in tables.items()}
+    files.write_all(contents)  # because forecasts, vectors and ledger are of one publication
     for name in set(PUBLISHED_KINDS) - set(tables):  # of an earlier publication
         files.remove(f"{folder}/dataset={dataset}/{name}.{kind}")
-    return written
+    return list(contents)
 
 
 def _check(to: str) -> None:
