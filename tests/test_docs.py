@@ -50,6 +50,24 @@ def test_pictures_of_the_pages_are_there_and_small() -> None:
     assert all((ROOT / "docs" / name).stat().st_size < 150_000 for name in used)
 
 
+def test_the_verdict_of_the_readme_and_the_first_table_are_of_one_run() -> None:
+    verdict = re.search(
+        r"^generated: (?P<method>.+?) publishes.*?best simple method, (?P<best>.+?): MRR (?P<value>\S+) to"
+        r" (?P<other>\S+), (?P<words>[a-z ]+), over (?P<number>[\d,]+) links",
+        (ROOT / "README.md").read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+    assert verdict is not None
+    title, _, *rows = (ROOT / "docs" / "first_table.md").read_text().split("```")[1].strip().splitlines()
+    assert f"{verdict['number']} queries" in title
+    [published], [best] = ([row for row in rows if row.startswith(verdict[name])] for name in ("method", "best"))
+    value, low, high = re.findall(r"[+-]?\d\.\d+", published)[0], *re.findall(r"[+-]\d\.\d+", published)[1:]
+    assert (value, re.findall(r"\d\.\d+", best)[0]) == (verdict["value"], verdict["other"])
+    is_better, is_worse = float(low) > 0, float(high) < 0
+    words = "clearly better" if is_better else "clearly worse" if is_worse else "not clearly different"
+    assert verdict["words"] == words
+
+
 def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> None:
     page = pages.settings_page()
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `[^`]+` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE))
