@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
@@ -124,6 +125,29 @@ def end_table(
         _concentration(edges, contacts.decayed_HED[-1].sum(axis=1)),
     ]
     return np.column_stack(columns).astype(np.float32)
+
+
+def newer_partners(edges: UnionEdges, age_ED: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Count, for both ends of each edge, the other partners of this end with a newer contact in either direction.
+
+    Column 0 [E, 2] is of the edge's source, column 1 of its target.
+    """
+    age_E = age_ED.min(axis=1)
+    order_E = np.argsort(age_E, kind="stable")
+    end_S = np.stack([edges.source_E[order_E], edges.target_E[order_E]], axis=1).ravel()  # the newest contacts first
+    # Positions of the contacts of each end in this order: a matrix divides them by ends faster than a sort.
+    shape = edges.num_nodes, len(end_S)
+    slot_S = sparse.csr_array(
+        (np.ones(len(end_S), dtype=np.bool_), (end_S, np.arange(len(end_S)))), shape=shape
+    ).indices
+    end_S, age_S = end_S[slot_S], age_E[order_E[slot_S // 2]]
+    position_S = np.arange(len(end_S))
+    is_newer_S = np.ones(len(end_S), dtype=np.bool_)  # than the next one: contacts of one time are no newer
+    is_newer_S[1:] = (end_S[1:] != end_S[:-1]) | (age_S[1:] != age_S[:-1])
+    newer_S = np.maximum.accumulate(np.where(is_newer_S, position_S, 0)) - np.searchsorted(end_S, end_S)
+    newer_ED = np.empty((len(age_E), 2), dtype=np.int64)
+    newer_ED[order_E[slot_S // 2], slot_S % 2] = newer_S
+    return newer_ED
 
 
 def _new_link_fraction(history: DynamicGraph, edges: UnionEdges) -> NDArray[np.float64]:

@@ -19,6 +19,8 @@ Each feature reads the history alone, of which `until` is the last step. Ages ar
 | smooth_walk_1_32, _3_32, smooth_cosine_32 | the same with 32 eigenvalues |
 | log_contacts_025, _1, _4 | log1p(d_h(i, j)); h = 0.25, 1, 4 windows |
 | log_since_contact | log1p(age of the newest interaction from i to j) |
+| log_newer_partners | log1p(number of partners of i with a newer contact than j, in either direction); |
+| | of all partners of i where j is none |
 | fraction_of_source | d_4(i, j) / sum of d_4(i, m) over all m; 0 where i sent nothing |
 | factor_product | (L R')_ij; L R' is the nearest matrix of rank 32 to the matrix of log1p(d_4(i, j)) |
 | factor_cosine | cosine of row i of L and row j of R; 0 where one of them is 0 (see `factorisation`) |
@@ -44,7 +46,7 @@ from scipy.sparse.csgraph import connected_components
 
 from dyformer.graphs.factorisation import SHORTEST, Factors, Spectrum, factorise, spectrum
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.scoring.contact_features import SIDES, Contacts, count_contacts, end_table
+from dyformer.scoring.contact_features import SIDES, Contacts, count_contacts, end_table, newer_partners
 from dyformer.scoring.pair_features import (
     FEATURE_NAMES,
     PairFeatures,
@@ -62,7 +64,10 @@ SMOOTH = tuple(
     f"{name}_{rank}" for rank in SMOOTH_RANKS for name in ("smooth_walk_1", "smooth_walk_3", "smooth_cosine")
 )
 SYMMETRIC = (*FEATURE_NAMES, "log_walks_2", "log_walks_3", "opposite_sides", *SMOOTH)
-CONTACTS = ("log_contacts_025", "log_contacts_1", "log_contacts_4", "log_since_contact", "fraction_of_source")
+CONTACTS = (
+    *("log_contacts_025", "log_contacts_1", "log_contacts_4", "log_since_contact", "log_newer_partners"),
+    "fraction_of_source",
+)
 FACTORS = ("factor_product", "factor_cosine")
 WITH_DIRECTION = (*CONTACTS, *FACTORS, *SIDES)
 GROUPS = {
@@ -234,6 +239,8 @@ class LinkFeatures:
         cosine_B = np.divide(product_B, length_B, out=np.zeros_like(product_B), where=length_B > 0)
         contacts_BC, factors_BF, ends_BF = np.split(out_BF, [len(CONTACTS), len(CONTACTS) + len(FACTORS)], axis=1)
         contacts_BC[:] = self.contacts_DC[2 * edge_B + (from_B > to_B)]
+        newer_B = contacts_BC[:, CONTACTS.index("log_newer_partners")]
+        newer_B[edge_B < 0] = np.log1p(self.pairs.degree_N[from_B[edge_B < 0]])
         factors_BF[:, 0], factors_BF[:, 1] = product_B, cosine_B
         ends_BF[:] = self.ends_NF[from_B]
 
@@ -317,10 +324,10 @@ def _contact_table(pairs: PairFeatures, contacts: Contacts) -> NDArray[np.float3
     decayed_ED = contacts.decayed_HED[-1]
     fraction_ED = np.divide(decayed_ED, sent_ED, out=np.zeros_like(decayed_ED), where=sent_ED > 0)
     table_DC = np.empty((fraction_ED.size + 2, len(CONTACTS)), dtype=np.float32)
-    for column, decayed_ED in enumerate(contacts.decayed_HED):
-        table_DC[:-2, column] = np.log1p(decayed_ED).ravel()
-    table_DC[:-2, -2], table_DC[:-2, -1] = np.log1p(contacts.age_ED).ravel(), fraction_ED.ravel()
-    table_DC[-2:] = [0, 0, 0, np.log1p(pairs.edges.num_steps + 1), 0]  # an edge of -1 finds the last two rows
+    ages = contacts.age_ED, newer_partners(pairs.edges, contacts.age_ED)
+    for column, value_ED in enumerate((*map(np.log1p, (*contacts.decayed_HED, *ages)), fraction_ED)):
+        table_DC[:-2, column] = value_ED.ravel()
+    table_DC[-2:] = [0, 0, 0, np.log1p(pairs.edges.num_steps + 1), 0, 0]  # an edge of -1 finds the last two rows
     return table_DC
 
 

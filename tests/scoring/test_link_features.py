@@ -94,6 +94,11 @@ class Plain:
     def age(self, source: set[int], target: set[int], choose=min) -> float:
         return choose((age for a, b, age, _ in self.rows if a in source and b in target), default=self.never)
 
+    def newer_partners(self, i: int, j: int) -> int:
+        """Count the partners of i with a newer contact than j; of a node with itself as if it were none."""
+        newest = {other: min(self.age({i}, {other}), self.age({other}, {i})) for other in self.nodes if other != i}
+        return sum(age < newest.get(j, self.never) for age in newest.values())
+
     def end(self, node: int) -> list[float]:
         mine, all_nodes = {node}, set(self.nodes)
         sent = [sum(self.decayed[h][node, other] for other in self.nodes) for h in self.decayed]
@@ -118,6 +123,7 @@ class Plain:
         return [
             *(math.log1p(self.decayed[h][i, j]) for h in self.decayed),
             math.log1p(self.age({i}, {j})),
+            math.log1p(self.newer_partners(i, j)),
             self.decayed[4][i, j] / sent if sent else 0,
             product,
             product / lengths if lengths > 1e-9 else 0,
@@ -201,6 +207,8 @@ def test_features_of_a_pair_by_hand():
         "log_contacts_025": math.log1p(0.5**8 + 0.5**4 + 0.5**0.8),
         "log_since_contact": math.log1p(0.2),
         "log_since_contact_back": math.log1p(0.4),
+        "log_newer_partners": 0,
+        "log_newer_partners_back": 0,
         "fraction_of_source": 1,
         "fraction_of_source_back": received / (received + 2 * 0.5**0.15),  # a weight of 3 counts as 2 contacts
         "log_since_sent_back": math.log1p(0.4),
@@ -216,6 +224,8 @@ def test_features_of_a_pair_by_hand():
     never = dict(zip(names(directed=True), features.directed(np.array([2]), np.array([0]))[0].tolist(), strict=True))
     assert never["log_since_contact"] == never["log_since_sent"] == pytest.approx(math.log1p(3))
     assert never["log_contacts_4"] == never["fraction_of_source"] == 0
+    assert never["log_newer_partners"] == pytest.approx(math.log1p(1))
+    assert features.directed(np.array([1]), np.array([2]))[0, names(directed=True).index("log_newer_partners")] > 0
 
 
 def test_sides_of_a_bipartite_log_are_known_without_links():
@@ -326,7 +336,7 @@ def test_histories_without_contacts_have_finite_features(rows: list[Row]):
 @pytest.mark.parametrize("directed", [True, False])
 def test_every_column_has_one_name_and_one_group(directed: bool):
     columns = names(directed)
-    assert len(set(columns)) == len(columns) == 16 + 7 + 2 * (7 + len(SIDES))
+    assert len(set(columns)) == len(columns) == 16 + 7 + 2 * (8 + len(SIDES))
     members = [index for group in groups(directed).values() for index in group]
     assert sorted(members) == list(range(len(columns)))
     assert [columns[index] for index in groups(directed)["factors"]][len(SMOOTH) :] == (
