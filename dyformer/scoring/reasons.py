@@ -53,7 +53,7 @@ QUANTITIES = {
     "log_contacts_1": Quantity(MANY, "contacts from {a} to {b} within about one window"),
     "log_contacts_4": Quantity(MANY, "contacts from {a} to {b} within about four windows"),
     "log_since_contact": Quantity(LONG, "time since the newest contact from {a} to {b}"),
-    "log_newer_partners": Quantity(MANY, "other partners of {a} after its newest contact with {b}"),
+    "log_newer_partners": Quantity(MANY, "partners of {a} with a newer contact than {b}"),
     "fraction_of_source": Quantity(("a large", "a small"), "fraction of the contacts of {a} that goes to {b}"),
     "factor_product": Quantity(HIGH, "expectation of contacts from {a} to {b} by the habits of both"),
     "factor_cosine": Quantity(HIGH, "agreement of the habits of {a} as sender and of {b} as receiver"),
