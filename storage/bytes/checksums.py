@@ -4,7 +4,8 @@ A checksum finds accidents. A record that another program wrote, or an earlier v
 a text all the same, so the kinds of its values are checked, too.
 
 Polars has an S3 client of its own. Its errors name no object, and it would read an object again after its checksum was
-computed. An object of a store is never changed, so each is copied once in a process, to the temporary folder.
+computed. An object of a store is never changed, so each is copied once in a process, to the temporary folder, and a
+copy whose checksum is known is read without a request.
 """
 
 import functools
@@ -175,32 +176,38 @@ def _digest(record: Mapping[str, Any]) -> str:
     return sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode())
 
 
-def readable(address: str, num_bytes: int, checksum: str | None) -> tuple[str, str | None]:
-    """Give the path of a file, and what is wrong with the file: None for one of this size and this checksum."""
+def readable(address: str, num_bytes: int, checksum: str) -> tuple[str, str | None]:
+    """Give the path of a file, and what is wrong with the file: None for one of this size and this checksum.
+
+    An object that was copied with this checksum needs no further request.
+    """
     if not files.is_remote(address):
         return address, fault_of(address, num_bytes, checksum)
+    name = sha256(f"{address} {checksum}".encode())
+    with MAKING:
+        copy = Path(_folder().name, name).with_suffix(".parquet")
     try:
-        stamp = files.stamp(address)
-        if stamp[0] != num_bytes:
-            return address, f"has {stamp[0]} bytes instead of {num_bytes}"
-        path, found = _copied(address, stamp)
+        problem = None if copy.exists() else _copied(address, num_bytes, checksum, copy)
     except FileNotFoundError:
         return address, "is missing"
-    return path, None if checksum in (None, found) else CHANGED
+    return str(copy), problem
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def _copied(address: str, stamp: files.Stamp) -> tuple[str, str]:
-    """Copy an object; returns the path of the copy and its SHA-256."""
-    digest = hashlib.sha256()
-    with MAKING:
-        folder = _folder()
-    path = Path(folder.name, hashlib.sha256(f"{address} {stamp}".encode()).hexdigest()).with_suffix(".parquet")
-    with files.open_stream(address) as source, named_write(path), path.open("wb") as target:
-        while part := source.read(COPY_BYTES):
-            digest.update(part)
-            target.write(part)
-    return str(path), digest.hexdigest()
+def _copied(address: str, num_bytes: int, checksum: str, copy: Path) -> str | None:
+    """Copy an object unless it differs from its checksum; returns how it differs."""
+    digest, size = hashlib.sha256(), 0
+    temporary = copy.with_name(files.temporary_name(copy.name))
+    with files.open_of_size(address, num_bytes) as source, named_write(temporary):
+        with temporary.open("wb") as target:
+            while part := source.read(COPY_BYTES):
+                digest.update(part)
+                size += len(part)
+                target.write(part)
+        if digest.hexdigest() == checksum:
+            temporary.replace(copy)  # whole, because another thread may be reading it
+            return None
+        temporary.unlink()
+    return CHANGED if size == num_bytes else f"has {size} bytes instead of {num_bytes}"
 
 
 @functools.lru_cache(maxsize=1)

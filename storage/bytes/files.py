@@ -75,10 +75,13 @@ def named_read(address: str) -> Iterator[None]:
 
 @contextmanager
 def named_write(path: Path) -> Iterator[None]:
-    """Raise the errors of a local write as WriteFailed, with the path, the reason and a remedy."""
+    """Raise the errors of a local write as WriteFailed, with the path, the reason and a remedy.
+
+    A store that cannot be reached, from which a file is copied, is no such error.
+    """
     try:
         yield
-    except WriteFailed:
+    except (WriteFailed, StoreUnreachable):
         raise
     except OSError as error:
         remedy = WRITE_REMEDIES.get(error.errno or 0, "check the disk")
@@ -173,6 +176,13 @@ def open_stream(address: str) -> io.BufferedReader:
     if not is_remote(address):
         return Path(address).open("rb")
     return io.BufferedReader(objects.ObjectStream(address), BUFFER_BYTES)
+
+
+def open_of_size(address: str, num_bytes: int) -> io.BufferedIOBase:
+    """Open a file that is expected to have so many bytes, to read it to its end; a short object takes one request."""
+    if is_remote(address) and num_bytes <= BUFFER_BYTES:
+        return io.BytesIO(read_bytes(address))
+    return open_stream(address)
 
 
 def write_bytes(address: str, content: bytes | Path) -> None:

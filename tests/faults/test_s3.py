@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import polars as pl
 import pytest
 from flaky_store import KINDS, Fault, Proxy, proxy
 from ingests import DATASET, ingested, write_logs
 
+from dyformer.logs.events import ReadResult
 from flows.tasks.tracking import results
 from flows.tasks.tracking.projection import project
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.bytes import checksums, files, objects
+from storage.events.commits import append_all
+from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import history, read_events
+from storage.events.versions import TableDamaged
 from storage.layout import Layout
 from storage.tracking.runs import Tracker
 from storage.verification import faults
@@ -137,10 +142,68 @@ def test_ingests_survive_failed_requests(layout: Layout, failing: Proxy, tmp_pat
         assert not list(faults(layout)), f"seed {seed}, try {number}: {fault}"
 
 
+def without_copies() -> None:
+    """Remove the copies of objects that this process has made, as if it had just started."""
+    for copy in Path(checksums._folder().name).iterdir():
+        copy.unlink()
+
+
+def requests_for(failing: Proxy, read: Callable[[], object]) -> list[str]:
+    failing.set(Fault())
+    read()
+    return failing.requests()
+
+
+def committed(layout: Layout, dataset: str, num_commits: int) -> None:
+    """Commit one row after the other to a local store, which takes less time, and copy it."""
+    local = Layout(f"{layout.state}/local")
+    events = pl.DataFrame({"source": ["ann"], "target": ["bob"], "weight": [1.0], "file": ["log.csv"], "line": [1]})
+    counts = {"num_read": 1, "num_accepted": 1, "num_quarantined": 0, "num_dropped": 0, "num_duplicates": 0}
+    for number in range(num_commits):
+        table = events.with_columns(time=pl.lit(number, pl.Int64), label=pl.lit(None, pl.Int8))
+        result = ReadResult(
+            events=table.select(EVENT_COLUMNS.keys()).cast(pl.Schema(EVENT_COLUMNS)),
+            quarantine=pl.DataFrame(schema=QUARANTINE_COLUMNS),
+            **counts,
+        )
+        append_all(local, dataset, {f"sha-{number}": result})
+    for address in files.find(local.commits(dataset)):
+        files.write_bytes(layout.absolute(local.relative(address)), Path(address))
+
+
+def test_a_commit_costs_one_request_of_a_process(layout: Layout, failing: Proxy):
+    first, again = {}, {}
+    for num_commits in (10, 60):
+        dataset = f"of-{num_commits}"
+        committed(layout, dataset, num_commits)
+        without_copies()
+        first[num_commits] = requests_for(failing, lambda name=dataset: read_events(layout, name))
+        again[num_commits] = requests_for(failing, lambda name=dataset: read_events(layout, name))
+        assert read_events(layout, dataset)["time"].to_list() == list(range(num_commits))
+    assert len(first[60]) - len(first[10]) == 60 - 10, first
+    assert len(again[60]) == len(again[10]) < 10, again
+
+
+def test_an_object_that_differs_from_its_checksum_is_named_at_each_read(layout: Layout, failing: Proxy):
+    committed(layout, "chat", 2)
+    location = files.find(layout.commit("chat", 2), "interactions*")[0]
+    content = files.read_bytes(location)
+    for damaged, problem in {content[:-1]: f"has {len(content) - 1} bytes", content[::-1]: "was changed"}.items():
+        files.write_bytes(location, damaged)
+        for _ in range(2):
+            with pytest.raises(TableDamaged, match=problem):
+                read_events(layout, "chat")
+    files.remove(location)
+    with pytest.raises(TableDamaged, match="is missing"):
+        read_events(layout, "chat")
+    files.write_bytes(location, content)
+    assert read_events(layout, "chat")["time"].to_list() == [0, 1]
+
+
 def test_a_table_is_read_from_the_bytes_that_were_checked(layout: Layout, tmp_path: Path, failing: Proxy):
     write_logs(tmp_path)
     ingested("first")
-    checksums._copied.cache_clear()
+    without_copies()
     failing.set(Fault())
     read_events(layout, DATASET)
     (data,) = {name for name in failing.requests() if name.startswith("GET") and "/interactions-" in name}
