@@ -100,12 +100,12 @@ def snapshots(size: str, folder: Path) -> str:
 
 def union_graph(size: str, folder: Path) -> str:
     """Read the snapshots and unite them all."""
-    from dyformer.experiments.settings import experiment_for
+    from dyformer.experiments.settings import Experiment
     from dyformer.graphs.prepared_graph import prepare_graph
     from flows.tasks.snapshots import make_snapshots, open_snapshots
 
     opened = open_snapshots(make_snapshots(DATASET))
-    config = experiment_for(DATASET).changed(CHANGES).graph
+    config = Experiment().changed(CHANGES).graph
     graph = prepare_graph(opened.graph(NUM_STEPS), until=NUM_STEPS, config=config)
     assert len(graph.union.source_E) == SIZES[size][1], "every pair of the log is an edge"
     return f"{graph.union.num_nodes:,} nodes, {len(graph.union.source_E):,} edges"
@@ -140,12 +140,12 @@ def forecasts(size: str, folder: Path) -> str:
 
 
 def _model() -> str:
-    from dyformer.experiments.settings import experiment_for
+    from dyformer.experiments.settings import Experiment
     from flows.tasks.snapshots import make_snapshots, newest_until
     from flows.tasks.train import train_model
 
     address = make_snapshots(DATASET)
-    return train_model(address, newest_until(address), experiment_for(DATASET).changed(CHANGES))
+    return train_model(address, newest_until(address), Experiment().changed(CHANGES))
 
 
 STAGES = {

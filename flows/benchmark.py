@@ -121,14 +121,14 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
         snapshots: address; scores: addresses of the results; metrics: address of their metrics; tracking: as of
         tracking_of.
     """
-    evaluated, experiment = protocol_of(protocol).changed(settings or {}), experiment_of(dataset, changes)
+    evaluated, experiment = protocol_of(protocol).changed(settings or {}), experiment_of(changes)
     experiment = experiment.check_interactions() if evaluated.reads_interactions else experiment
     named = methods if isinstance(methods, dict) else None if methods is None else resolved(methods, evaluated.methods)
     named = check_kinds(default_methods(evaluated.methods) if named is None else named, evaluated)
     snapshots = ingest(dataset, reading)["snapshots"]
     units = units_of(snapshots, evaluated, steps)
     chosen = configured(named, experiment.max_epochs, searched_steps(snapshots, evaluated, units))
-    check_effect(changes_of(experiment, dataset), chosen.values())
+    check_effect(changes_of(experiment), chosen.values())
     jobs = _jobs(f"{protocol} benchmark {dataset}", evaluated.jobs(units), seeds)
     scores = results(snapshots, evaluated, jobs, chosen, experiment)
     baselines = None if study is None else STUDIES[study].baselines

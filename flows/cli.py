@@ -89,24 +89,14 @@ def datasets(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def settings(
-    dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="show the settings of this dataset", show_default=False)
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List every setting of --set: its value and the origin of the value, the allowed values, the meaning."""
+def settings(as_json: AsJson = False) -> None:
+    """List every setting of --set: its default, the allowed values, the meaning."""
     import polars as pl
 
-    from dyformer.experiments.settings import Experiment, as_record, experiment_for, settings_table
+    from dyformer.experiments.settings import settings_table
 
-    used, defaults = as_record(experiment_for(dataset or "")), as_record(Experiment())
-    rows = []
-    for name, default, allowed, meaning in settings_table():
-        part, _, inner = name.partition(".")
-        value, usual = ((record[part] or {}).get(inner) if inner else record[part] for record in (used, defaults))
-        text, origin = (default, "default") if value == usual else (str(value), dataset)
-        rows.append({"setting": name, "value": text, "from": origin, "allowed": allowed, "meaning": meaning})
+    names = ("setting", "value", "allowed", "meaning")
+    rows = [dict(zip(names, row, strict=True)) for row in settings_table()]
     print_json(rows) if as_json else print_frame(pl.DataFrame(rows))
 
 
@@ -166,7 +156,7 @@ def prepare(
     They are for you, as the views `pagerank` and `distances` of `dyformer sql`: nothing that is trained, evaluated or
     forecast reads them, because it needs other nodes or steps.
     """
-    experiment = experiment_from(dataset, changes)
+    experiment = experiment_from(changes)
     from flows.tasks.prepare import prepare_tables
     from flows.tasks.snapshots import check_range, newest_until
 
@@ -191,7 +181,7 @@ def predict(  # noqa: PLR0913, because each option is an argument
 
     With --set, DyFormer is trained first by these settings, unless it was trained before.
     """
-    experiment = experiment_from(dataset, changes)
+    experiment = experiment_from(changes)
     check_ingested(dataset)
     from flows.tasks.complete_windows import later_windows, make_complete_snapshots
     from flows.tasks.evaluation.promote import champion_to_publish
@@ -298,7 +288,7 @@ def run(  # noqa: PLR0913, because each option is an argument
     json_file: JsonFile = None,
 ) -> None:
     """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun computes only new results."""
-    experiment = experiment_from(dataset, changes).check_interactions()
+    experiment = experiment_from(changes).check_interactions()
     report, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=False)
     if report is None:
         report = retrained(dataset, reading, experiment, seed, as_of, from_scratch=True)
@@ -323,7 +313,7 @@ def retrain(  # noqa: PLR0913, because each option is an argument
     json_file: JsonFile = None,
 ) -> None:
     """Do the same as `run` for schedulers, from the champion's weights: exit code 3 without new rows or settings."""
-    experiment = experiment_from(dataset, changes).check_interactions()
+    experiment = experiment_from(changes).check_interactions()
     finished, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=True)
     if finished is not None:
         print(f"{dataset}: no new rows of complete windows, and no new settings, since the last run")
@@ -382,7 +372,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
     ] = None,
 ) -> None:
     """Check that nothing later than a step reaches what is made as of it; the exit code is 1 if a check fails."""
-    experiment = experiment_from(dataset, changes)
+    experiment = experiment_from(changes)
     check_titles(methods)
     with announced():
         from dyformer.experiments.titles import split_names

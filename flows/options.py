@@ -242,15 +242,15 @@ def known_protocol(name: str) -> str:
     return name
 
 
-def experiment_from(dataset: str, changes: list[str] | None) -> "Experiment":
+def experiment_from(changes: list[str] | None) -> "Experiment":
     """Read the `name=value` texts of --set, before anything heavy is imported."""
-    from dyformer.experiments.settings import experiment_for
+    from dyformer.experiments.settings import Experiment
 
     pairs = [change.partition("=") for change in changes or []]
     wrong = [name for name, sign, _ in pairs if not sign]
     if wrong:
         raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
-    return experiment_for(dataset).changed({name.strip(): value.strip() for name, _, value in pairs})
+    return Experiment().changed({name.strip(): value.strip() for name, _, value in pairs})
 
 
 def changed_names(changes: Iterable[str]) -> list[str]:

@@ -115,7 +115,7 @@ def retrain(
     report of the earlier run; and None as long as there are too few complete windows, or where later ones than those as
     of `as_of` are complete.
     """
-    experiment = experiment_of(dataset, changes).check_interactions()
+    experiment = experiment_of(changes).check_interactions()
     timer = _Timer()
     with timer.stage("ingest"):
         counts = ingest_task(dataset, reading)

@@ -7,7 +7,7 @@ from prefect import flow
 
 from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
-from dyformer.experiments.settings import Experiment, experiment_for
+from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import printed_tables
 from flows.artifacts import show_page, show_tables
 from flows.service.commit_events import announce
@@ -81,9 +81,9 @@ def trained(
     return [models[until] for until in untils]
 
 
-def experiment_of(dataset: str, changes: Changes) -> Experiment:
-    """Return a whole experiment unchanged, else the dataset's own with the changes; raises as `changed` does."""
-    return changes if isinstance(changes, Experiment) else experiment_for(dataset).changed(changes or {})
+def experiment_of(changes: Changes) -> Experiment:
+    """Return a whole experiment unchanged, else the defaults with the changes; raises as `changed` does."""
+    return changes if isinstance(changes, Experiment) else Experiment().changed(changes or {})
 
 
 @flow(flow_run_name="ingest {dataset}")
@@ -107,7 +107,7 @@ def prepare(
 
     They are for queries alone: nothing that is trained, evaluated or forecast reads them.
     """
-    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    experiment, snapshots = experiment_of(changes), snapshots_task(dataset, version)
     return prepare_task(snapshots, newest_until(snapshots) if until is None else until, experiment)
 
 
@@ -122,7 +122,7 @@ def train(
     as_of: str | None = None,
 ) -> str:
     """Pre-train and fine-tune on the steps up to `until`, the last but one by default; returns the model's address."""
-    experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
+    experiment, snapshots = experiment_of(changes), complete_task(dataset, as_of, version)
     model = tracked_train_task(snapshots, newest_until(snapshots) if until is None else until, experiment, seed)
     write_training(snapshots, model)
     track_task(open_snapshots(snapshots).layout)
@@ -140,7 +140,7 @@ def evaluate(
     as_of: str | None = None,
 ) -> list[str]:
     """Evaluate the model trained until a step, and the baselines, on the next step; returns the scores' addresses."""
-    experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
+    experiment, snapshots = experiment_of(changes), complete_task(dataset, as_of, version)
     until = newest_until(snapshots) if until is None else until
     model = train_task(snapshots, until, experiment, seed)  # returns at once if the model exists
     posed = Posed(snapshots=snapshots, protocol=PAPER, units=(until + 1,), seed=seed)
@@ -162,7 +162,7 @@ def predict(
     With changed settings, DyFormer is trained first, unless it was trained before. Forecasts as of a time after which
     further windows are complete are not published. Raises ValueError.
     """
-    experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
+    experiment, snapshots = experiment_of(changes), complete_task(dataset, as_of, version)
     too_late = later_windows(snapshots)
     if changes:
         models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]
@@ -193,7 +193,7 @@ def audit(
     Returns:
         report: address of the checks; tracking: as of tracking_of; failed: the checks that failed.
     """
-    experiment = experiment_of(dataset, changes)
+    experiment = experiment_of(changes)
     snapshots = ingest(dataset, reading)["snapshots"]
     report = audit_task(snapshots, methods, step, experiment, seed)
     _, page, record = read_audit(report)

@@ -54,7 +54,7 @@ def tune(
 
     Raises ValueError for a method without a grid, as points_of does, and for a log without steps to choose on.
     """
-    experiment = experiment_of(dataset, changes)
+    experiment = experiment_of(changes)
     for title in titles:
         points_of(grid_of(title), usual_point(title, experiment), num_trials)  # raises before anything is trained
     snapshots = ingest(dataset, reading)["snapshots"]

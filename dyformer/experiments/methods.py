@@ -20,7 +20,7 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, LatestContact
 from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
-from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.titles import UnknownMethod, full_title
 from dyformer.extras import MissingExtra, is_installed, need
 from dyformer.graphs.prepared_graph import PreparedGraph
@@ -503,9 +503,9 @@ def check_effect(names: Iterable[str], methods: Iterable[Any]) -> None:
             raise NoEffect(f"{name} has no effect here: the methods do not read it, or set it themselves")
 
 
-def changes_of(experiment: Experiment, dataset: str) -> dict[str, Any]:
-    """Give the settings, of those that benchmarks read, in which an experiment differs from a dataset's own."""
-    usual = _flat(as_record(experiment_for(dataset), READ))
+def changes_of(experiment: Experiment) -> dict[str, Any]:
+    """Give the settings, of those that benchmarks read, in which an experiment differs from the defaults."""
+    usual = _flat(as_record(Experiment(), READ))
     return {name: value for name, value in _flat(as_record(experiment, READ)).items() if usual.get(name, ()) != value}
 
 

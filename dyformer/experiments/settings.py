@@ -207,15 +207,6 @@ def from_record(record: Mapping[str, Any]) -> Experiment:
     return Experiment(**parts)
 
 
-EXPERIMENTS: dict[str, Experiment] = {}
-"""Experiments of datasets that need other settings than the defaults."""
-
-
-def experiment_for(dataset_name: str) -> Experiment:
-    """Give the experiment of a dataset: its own, or the defaults (every log of a user's own has the defaults)."""
-    return EXPERIMENTS.get(dataset_name, Experiment())
-
-
 @cache  # the table is made of all fields, which takes milliseconds
 def _names() -> tuple[str, ...]:
     return tuple(setting.name for setting in settings_table())

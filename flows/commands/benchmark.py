@@ -159,7 +159,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     from flows.tasks.tracking.projection import project
     from storage.layout import Layout
 
-    experiment = experiment_from(dataset, with_cap(rest, epochs))
+    experiment = experiment_from(with_cap(rest, epochs))
     wanted = {"protocol": protocol, "settings": own, "steps": steps, "seeds": seeds, "methods": methods}
     wanted |= {"experiment": as_record(experiment)}
     # The code of a user's own class or protocol is not known before it is imported.
@@ -297,7 +297,7 @@ def tables_of(
         sentence = epochs_sentence(experiment.max_epochs)
         tables = [table._replace(title=f"{table.title}; {sentence}") for table in tables]
     changes = {f"{protocol.name}.{name}": value for name, value in protocol.given.items() if name != VISIBLE}
-    changes |= {name: value for name, value in changes_of(experiment, dataset).items() if name != "max_epochs"}
+    changes |= {name: value for name, value in changes_of(experiment).items() if name != "max_epochs"}
     if changes:
         sentence = ", ".join(f"{name}={'none' if value is None else value}" for name, value in changes.items())
         tables = [table._replace(title=f"{table.title}; changed: {sentence}") for table in tables]
@@ -324,7 +324,7 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     if study.measures_process:
         _check_cost_options(name, epochs, parallel)
     chosen = datasets or list(study.datasets)
-    experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
+    experiments = {dataset: experiment_from(with_cap(changes, epochs)) for dataset in chosen}
     study.check_changes(changed_names(changes or []))
     if study.reads_interactions:
         experiments = {dataset: experiment.check_interactions() for dataset, experiment in experiments.items()}

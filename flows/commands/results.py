@@ -92,7 +92,7 @@ def export(
 
 def drift(dataset: Stored, changes: Changes = None, as_json: AsJson = False) -> None:
     """Compare the newest complete step with the earlier ones: volume, new nodes, repeats, published forecasts."""
-    experiment = experiment_from(dataset, changes)
+    experiment = experiment_from(changes)
     check_ingested(dataset)
     from dyformer.evaluation.drift import drift_texts
     from flows.tasks.drift import measured

@@ -150,7 +150,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         _print(f"the schedule of {dataset} is {'active' if resume else 'paused'}")
     else:
         when = schedules.schedule_of(cron, interval, timezone)
-        experiment_from(dataset, changes).check_interactions()  # a wrong setting is refused here, not at night
+        experiment_from(changes).check_interactions()  # a wrong setting is refused here, not at night
         values = dict(change.split("=", 1) for change in changes or [])
         missing = schedules.check_logs(dataset, reading)
         with ongoing("make the schedule", file=sys.stderr):

@@ -37,7 +37,7 @@ def tune(  # noqa: PLR0913, because each option is an argument
     json_file: JsonFile = None,
 ) -> None:
     """Try settings of methods on steps before those that tables report; a killed search goes on where it was."""
-    experiment = experiment_from(dataset, with_cap(changes, epochs))
+    experiment = experiment_from(with_cap(changes, epochs))
     check_titles(methods)
     from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS
     from dyformer.experiments.titles import full_title, split_names

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from dyformer.experiments.settings import experiment_for
+from dyformer.experiments.settings import Experiment
 from flows.service import TAG
 from flows.service.dead_runs import FINAL, runs_where
 from flows.service.schedules import dataset_of, scheduled
@@ -119,7 +119,7 @@ def _lacks_published(
     layout: Layout, dataset: str, deployment: "DeploymentResponse", note: Callable[[str], None]
 ) -> bool:
     """Whether a part of what the newest report of the schedule's settings published is missing."""
-    experiment = experiment_for(dataset).changed(deployment.parameters.get("changes") or {})
+    experiment = Experiment().changed(deployment.parameters.get("changes") or {})
     return lacks_published(layout, dataset, experiment, deployment.parameters.get("seed", 0), note)
 
 

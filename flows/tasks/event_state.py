@@ -33,6 +33,7 @@ from storage.layout import EVENT_MODEL, STATE, Layout
 STATE_CODE = ("dyformer.streams.event_state", "dyformer.streams.event_log")
 HORIZON_CODE = ("dyformer.scoring.event_horizon", "dyformer.streams.event_log")
 MODEL_CODE = ("dyformer.scoring.event_forecaster", "dyformer.streams.event_log")
+SEED = 0  # of every stored event forecaster
 
 Show = Callable[[str], None]
 
@@ -200,7 +201,6 @@ def make_model(
     version: int | None = None,
     *,
     before: int | None = None,
-    seed: int = 0,
     method: EventForecaster | None = None,
     layout: Layout | None = None,
 ) -> str:
@@ -212,14 +212,14 @@ def make_model(
     version = newest_version(layout, dataset) if version is None else version
     chosen = EventForecaster() if method is None else method
     directed = settings_of(layout, dataset, version).directed
-    settings: dict[str, Any] = {"method": {**asdict(chosen), "directed": directed}, "before": before, "seed": seed}
+    settings: dict[str, Any] = {"method": {**asdict(chosen), "directed": directed}, "before": before, "seed": SEED}
     plan = _planned(layout, "event_model", dataset, version, settings, MODEL_CODE)
 
     def make() -> dict[str, bytes]:
         log = events_before(layout, dataset, version, before).log
         given = EventForecaster(**settings["method"])
         with ongoing(f"fit the event forecaster of {dataset}", given.num_rounds, sys.stderr) as done:
-            fitted = fit_on_past(given, log, seed=seed, done=done)
+            fitted = fit_on_past(given, log, seed=SEED, done=done)
         return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
 
     return plan.made(make)
@@ -236,7 +236,6 @@ def make_horizon(
     *,
     version: int | None = None,
     before: int | None = None,
-    seed: int = 0,
     layout: Layout | None = None,
 ) -> str:
     """Store the event forecaster by pair of a version, the newest by default, for a length of time; give its address.
@@ -246,12 +245,12 @@ def make_horizon(
     layout = layout or Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
     of_state = settings_of(layout, dataset, version)
-    settings = {"state": asdict(of_state), "length": length, "before": before, "seed": seed}
+    settings = {"state": asdict(of_state), "length": length, "before": before, "seed": SEED}
     plan = _planned(layout, "horizon_model", dataset, version, settings, HORIZON_CODE)
 
     def make() -> dict[str, bytes]:
         log = events_before(layout, dataset, version, before).log
-        fitted = fit_horizon(log, of_state, length=length, seed=seed)
+        fitted = fit_horizon(log, of_state, length=length, seed=SEED)
         return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
 
     return plan.made(make)

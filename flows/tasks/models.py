@@ -11,7 +11,7 @@ import polars as pl
 from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce
 from dyformer.experiments.methods import METHODS
-from dyformer.experiments.settings import Experiment, experiment_for, from_record
+from dyformer.experiments.settings import Experiment, from_record
 from dyformer.extras import need
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
@@ -150,7 +150,7 @@ def method_of(opened: Snapshots, contender: Contender) -> tuple[Embedder | Score
     Of a contender with models these are their weights, whose vectors the forecaster reads.
     """
     if not contender.models:
-        return METHODS[contender.title], experiment_for(opened.dataset)
+        return METHODS[contender.title], Experiment()
     digests = digest(opened.address), *map(digest, contender.models)
     return _weights_as_method(opened.address, contender.models, digests)
 

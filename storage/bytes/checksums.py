@@ -149,9 +149,9 @@ def read_stamped_record(
     return record, stamp
 
 
-def sealed(record: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
-    """JSON of a record beside its checksum; without indent on one line."""
-    return json.dumps({DIGEST: _digest(record), RECORD: record}, indent=indent, sort_keys=True).encode()
+def sealed(record: Mapping[str, Any]) -> bytes:
+    """JSON of a record beside its checksum."""
+    return json.dumps({DIGEST: _digest(record), RECORD: record}, indent=1, sort_keys=True).encode()
 
 
 def opened(content: bytes) -> dict[str, Any] | None:

@@ -11,13 +11,11 @@ import pytest
 from dyformer.baselines.dysat import DySAT
 from dyformer.experiments.methods import METHODS, VARIATIONS, NoEffect, capped, changes_of, check_effect, settings_of
 from dyformer.experiments.settings import (
-    EXPERIMENTS,
     RENAMED_SETTINGS,
     Experiment,
     OldSettings,
     UnknownSetting,
     as_record,
-    experiment_for,
     from_record,
     settings_table,
 )
@@ -178,16 +176,12 @@ def test_record_follows_its_parts_and_nothing_else() -> None:
 
 
 def test_every_default_is_allowed_by_its_own_limits() -> None:
-    for experiment in (Experiment(), *EXPERIMENTS.values()):
-        for name in (setting.name for setting in settings_table()):
-            if name != "pretrain" and (experiment.pretrain is not None or not name.startswith("pretrain.")):
-                value = value_of(experiment, name)
-                assert value_of(experiment.changed({name: value}), name) == value
-                assert value_of(experiment.changed({name: str(value)}), name) == value
-
-
-def test_a_users_own_log_has_the_default_settings() -> None:
-    assert experiment_for("a log of my own") == Experiment()
+    experiment = Experiment()
+    for name in (setting.name for setting in settings_table()):
+        if name != "pretrain" and (experiment.pretrain is not None or not name.startswith("pretrain.")):
+            value = value_of(experiment, name)
+            assert value_of(experiment.changed({name: value}), name) == value
+            assert value_of(experiment.changed({name: str(value)}), name) == value
 
 
 def test_the_table_of_settings_has_a_default_a_kind_and_a_meaning_for_each() -> None:
@@ -255,18 +249,18 @@ def test_a_change_is_taken_where_a_method_reads_it(name: str, methods: list, is_
 
 
 def test_changes_are_those_that_differ_from_the_usual_ones():
-    assert changes_of(Experiment(), "mylog") == {}
+    assert changes_of(Experiment()) == {}
     usual = {"model.num_layers": Experiment().model.num_layers}
     changed = Experiment().changed({"model.width": 64, "max_epochs": 3, **usual})
-    assert changes_of(changed, "mylog") == {"model.width": 64, "max_epochs": 3}
-    assert changes_of(Experiment().changed({"pretrain": None}), "mylog") == {"pretrain": None}
-    assert changes_of(Experiment().changed({"promotion.level": 0.9}), "mylog") == {}
+    assert changes_of(changed) == {"model.width": 64, "max_epochs": 3}
+    assert changes_of(Experiment().changed({"pretrain": None})) == {"pretrain": None}
+    assert changes_of(Experiment().changed({"promotion.level": 0.9})) == {}
 
 
 def test_changes_are_in_the_order_of_the_settings_so_that_a_runs_key_is_the_same_in_each_process():
     changes = {"finetune.epochs": 3, "graph.noise": 0.1, "max_epochs": 2, "model.width": 8, "pretrain.epochs": 4}
     ordered = ["graph.noise", "model.width", "pretrain.epochs", "finetune.epochs", "max_epochs"]
-    assert list(changes_of(Experiment().changed(changes), "mylog")) == ordered
+    assert list(changes_of(Experiment().changed(changes))) == ordered
 
 
 def test_settings_are_those_with_which_a_method_is_trained():

@@ -365,10 +365,10 @@ import flows.commands.results, flows.commands.runs, flows.console, flows.tasks.c
 import flows.tasks.ingest, flows.tasks.tracking.projection
 assert not {"matplotlib", "scipy.stats"} & {*sys.modules}
 import dyformer.experiments.html_report as html_report
-from dyformer.experiments.settings import experiment_for
+from dyformer.experiments.settings import Experiment
 html_report.html_report = lambda *values, **named: sys.modules.copy()
 loaded = report.report_page(*report.read_report(report.newest_report(sys.argv[1])))
-flows.tasks.drift.measured(sys.argv[1], experiment_for(sys.argv[1]))
+flows.tasks.drift.measured(sys.argv[1], Experiment())
 assert not {"torch", "sklearn", "dyformer.experiments.methods"} & {*loaded, *sys.modules}
 """
     command, environment = [sys.executable, "-c", code, run["dataset"]], {**os.environ, "DYFORMER_STORAGE": str(store)}

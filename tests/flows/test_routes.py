@@ -68,7 +68,7 @@ def test_a_flow_takes_changes_or_a_whole_experiment_as_it_is(parsed: Counter[str
     for changes, expected in (({"model.num_layers": 3}, 1), (Experiment().changed({"model.num_layers": 3}), 0)):
         parsed.clear()
         taken = retrain.validate_parameters({"dataset": "generated", "changes": changes})["changes"]
-        assert experiment_of("generated", taken).model.num_layers == 3
+        assert experiment_of(taken).model.num_layers == 3
         assert parsed["model.num_layers"] == expected
 
 

@@ -364,7 +364,7 @@ def test_a_step_that_is_named_twice_is_evaluated_once():
 
 
 def test_a_cap_on_epochs_and_changed_settings_are_in_the_titles_of_a_benchmark(monkeypatch: pytest.MonkeyPatch):
-    experiment = experiment_from("mylog", with_cap(["finetune.epochs=9"], 4))
+    experiment = experiment_from(with_cap(["finetune.epochs=9"], 4))
     assert [experiment.max_epochs, experiment.finetune.epochs, experiment.capped.finetune.epochs] == [4, 9, 4]
     assert with_cap(None, None) == []
     opened = SimpleNamespace(dataset="mylog")

@@ -27,6 +27,7 @@ from dyformer.scoring.new_partners import recent_activity
 PAST_FAMILIES = tuple(name for name in FAMILIES if name != "inductive")  # `inductive` reads later steps by definition
 MAX_QUERIES = 300
 NUM_TARGETS = 32
+MOST_NAMED = 4  # differing results in a line
 MAX_LABELLED = 5_000  # pairs of a step on which methods are fitted
 
 Method = Embedder | Scorer
@@ -198,7 +199,7 @@ def _difference(found: list[NDArray], expected: list[NDArray]) -> str:
     return f"largest difference {largest:.3g}"
 
 
-def described(differences: Mapping[str, str], limit: int = 4) -> str:
+def described(differences: Mapping[str, str]) -> str:
     """Name differing results in one line."""
     parts = [f"{name} ({text})" for name, text in differences.items()]
-    return ", ".join(parts[:limit]) + (f" and {len(parts) - limit} more" if len(parts) > limit else "")
+    return ", ".join(parts[:MOST_NAMED]) + (f" and {len(parts) - MOST_NAMED} more" if len(parts) > MOST_NAMED else "")

@@ -14,7 +14,7 @@ from dyformer.evaluation.protocols.forecasts import backtestable_steps
 from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.evaluation.protocols.protocol import Job, Protocol, chosen_units, evaluated
 from dyformer.experiments.methods import TrainingStage, Variation, own_errors, pair_scorers
-from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.snapshots import StepOutOfRange
 from dyformer.sampling.pairs import TooFewLinks
 from flows.console import ongoing
@@ -146,7 +146,7 @@ def evaluate_baselines(snapshots: str, protocol: Protocol, step: int, seed: int 
 
 def _prepared(opened: Snapshots, posed: Posed, group: Group) -> tuple[dict[str, Any], Experiment, dict[str, Any]]:
     """Give the methods that are fitted, the experiment with the settings of their graph, and the record of both."""
-    experiment = (experiment_for(opened.dataset) if posed.experiment is None else posed.experiment).of_seed(posed.seed)
+    experiment = (Experiment() if posed.experiment is None else posed.experiment).of_seed(posed.seed)
     if group.models:
         [title] = group.methods
         stored, experiment = stored_method(opened, group.models[-1], group.models[:-1], max(posed.units))

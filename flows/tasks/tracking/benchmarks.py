@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 
     def changes(self, dataset: str) -> str:
         """Write the changed settings, as in "max_epochs=3, model.width=64"."""
-        return ", ".join(f"{name}={value}" for name, value in changes_of(self.experiment, dataset).items())
+        return ", ".join(f"{name}={value}" for name, value in changes_of(self.experiment).items())
 
     def tags(self, dataset: str) -> dict[str, str]:
         """Give the tags of all runs of the benchmark: the experiment and the changed settings, where there are."""

@@ -22,7 +22,7 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Variation
 from dyformer.experiments.printed import PrintedTable
-from dyformer.experiments.settings import Experiment, UnknownSetting, experiment_for
+from dyformer.experiments.settings import Experiment, UnknownSetting
 from dyformer.experiments.tuning import grids
 from dyformer.experiments.tuning.grids import (
     FOLDER,
@@ -375,4 +375,4 @@ def test_every_variation_fits_what_is_committed(file: Path):
         if isinstance(method, Variation):
             fitted = tuned(title, method, file.stem)
             assert isinstance(fitted, Variation)
-            fitted.changed(experiment_for(file.stem))
+            fitted.changed(Experiment())

@@ -152,7 +152,7 @@ def test_a_killed_search_goes_on_where_it_was(snapshots: str, tmp_path: Path, mo
 
 
 def test_a_trial_with_another_seed_is_another_one(snapshots: str):
-    experiment = flows.tune.experiment_of("mylog", None)
+    experiment = flows.tune.experiment_of(None)
     settings = {"power": 1.0, "noise": 1.0}
     addresses = [tune_trial(snapshots, "Powers", settings, experiment, seed) for seed in (0, 1)]
     assert tuning_score(addresses[0]) != tuning_score(addresses[1])
