@@ -5,6 +5,7 @@ writers of several machines that share an object store, one replaces a record th
 compares the record with the one that was read.
 """
 
+import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -288,7 +289,17 @@ def latest_tables(layout: Layout, dataset: str) -> dict[str, tuple[str, pl.LazyF
 
 
 def _read(folder: str, name: str, schema: Mapping[str, type[pl.DataType] | pl.DataType]) -> pl.DataFrame:
-    addresses = [location.removesuffix(f"/{MANIFEST}") for location in files.find(folder, MANIFEST)]
-    tables = files.read_each(lambda address: read_table(address, name), addresses)
+    """Read the table of each artifact in a folder, those once in a process whose files have the same stamps."""
+    stamps = {location.rpartition("/")[::2]: stamp for location, stamp in files.stamps(folder).items()}
+    of_address: dict[str, dict[str, Stamp]] = {}
+    for (address, file), stamp in stamps.items():
+        of_address.setdefault(address, {})[file] = stamp
+    addresses = [address for address, found in of_address.items() if MANIFEST in found]
+    tables = files.read_each(lambda address: _table(address, name, tuple(of_address[address].items())), addresses)
     # Of an earlier version some columns are missing.
     return pl.concat([pl.DataFrame(schema=schema), *tables], how="diagonal").sort("number", maintain_order=True)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _table(address: str, name: str, stamps: tuple[tuple[str, Stamp], ...]) -> pl.DataFrame:
+    return read_table(address, name)

@@ -418,19 +418,17 @@ def _entry(address: str, record: Mapping[str, Any], name: str) -> Mapping[str, A
     return entry
 
 
-def _fault(address: str, entry: Mapping[str, Any], *, with_checksum: bool = True) -> str | None:
-    return fault_of(f"{address}/{entry['path']}", entry["bytes"], entry["sha256"] if with_checksum else None)
+def _fault(address: str, entry: Mapping[str, Any]) -> str | None:
+    return fault_of(f"{address}/{entry['path']}", entry["bytes"], entry["sha256"])
 
 
 def _verified(address: str, name: str, record: Mapping[str, Any]) -> bytes:
     entry = _entry(address, record, name)
-    location, problem = f"{address}/{entry['path']}", _fault(address, entry, with_checksum=False)
-    if problem is None:
-        content = files.read_bytes(location)
-        if sha256(content) == entry["sha256"]:
-            return content
-        problem = CHANGED
-    raise ArtifactDamaged(location, problem, REMEDY)
+    location = f"{address}/{entry['path']}"
+    content, problem = checksums.content_of(location, entry["bytes"], entry["sha256"])
+    if problem is not None:
+        raise ArtifactDamaged(location, problem, REMEDY)
+    return content
 
 
 def _all_there(address: str, record: Mapping[str, Any]) -> bool:

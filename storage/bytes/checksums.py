@@ -87,6 +87,26 @@ def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
     return None if is_same else CHANGED
 
 
+def content_of(address: str, num_bytes: int, checksum: str) -> tuple[bytes, str | None]:
+    """Give the bytes of a file, and what is wrong with them: None for so many bytes of this checksum.
+
+    An object is read by one request.
+    """
+    if not files.is_remote(address) and (problem := fault_of(address, num_bytes, None)) is not None:
+        return b"", problem
+    try:
+        content = files.read_bytes(address)
+    except FileNotFoundError:
+        return b"", "is missing"
+    return content, _difference(len(content), sha256(content), num_bytes, checksum)
+
+
+def _difference(size: int, found: str, num_bytes: int, checksum: str) -> str | None:
+    if size != num_bytes:
+        return f"has {size} bytes instead of {num_bytes}"
+    return None if found == checksum else CHANGED
+
+
 def link_in(address: str) -> str | None:
     """Where a symbolic link leads from a local address; None without one, because the store follows no link."""
     if files.is_remote(address) or os.path.realpath(address) == os.path.abspath(address):  # noqa: PTH100
@@ -203,11 +223,10 @@ def _copied(address: str, num_bytes: int, checksum: str, copy: Path) -> str | No
                 digest.update(part)
                 size += len(part)
                 target.write(part)
-        if digest.hexdigest() == checksum:
-            temporary.replace(copy)  # whole, because another thread may be reading it
-            return None
-        temporary.unlink()
-    return CHANGED if size == num_bytes else f"has {size} bytes instead of {num_bytes}"
+        problem = _difference(size, digest.hexdigest(), num_bytes, checksum)
+        # A copy has its name once it is whole, because another thread may look for it.
+        temporary.replace(copy) if problem is None else temporary.unlink()
+    return problem
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +348,20 @@ def find(folder: str, pattern: str = "*", *, hidden: bool = False) -> list[str]:
     keys = [entry["path"] for entry in pages]
     fitting = (key for key in keys if fnmatch.fnmatchcase(key.rpartition("/")[2], pattern))
     return sorted(f"s3://{objects.bucket_of(folder)}/{key}" for key in fitting)
+
+
+def stamps(folder: str) -> dict[str, Stamp]:
+    """Stamps of all files below a folder by their addresses, sorted; of an object store by one listing."""
+    if not is_remote(folder):
+        local: dict[str, Stamp] = {}
+        for address in find(folder):
+            with suppress(FileNotFoundError):  # removed since it was listed
+                local[address] = stamp(address)
+        return local
+    found = objects.listed(folder, lambda: [*itertools.chain(*obstore.list(*objects.object_at(folder)))])
+    bucket = objects.bucket_of(folder)
+    located = {f"s3://{bucket}/{entry['path']}": entry for entry in found}
+    return {address: objects.stamp_of(address, entry) for address, entry in sorted(located.items())}
 
 
 def links(folder: str) -> list[str]:

@@ -6,12 +6,24 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 from test_commits import DAMAGE, flipped
 
+from storage import champions
+from storage.artifacts.artifact import ArtifactDamaged, Lineage, write_artifact
 from storage.bytes import files
 from storage.bytes.checksums import RecordDamaged
-from storage.champions import champion_problems, read_champion, repair_champion, replace_champion, update_copy
+from storage.champions import (
+    PUBLICATION_SCHEMA,
+    PUBLICATIONS,
+    champion_problems,
+    publications,
+    read_champion,
+    repair_champion,
+    replace_champion,
+    update_copy,
+)
 from storage.layout import Layout
 
 RECORD = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
@@ -130,3 +142,37 @@ def test_a_record_and_a_copy_that_are_both_damaged_are_removed(layout: Layout):
     assert None not in champion_problems(layout, "chat")
     repair_champion(layout, "chat")
     assert read_champion(layout, "chat") == (None, None)
+
+
+def published(layout: Layout, number: int, method: str = "DyFormer") -> str:
+    """Write one publication; another one of the same number replaces it."""
+    keys = {"version": 1, "until": number, "settings": "0" * 12}
+    lineage = Lineage(kind=PUBLICATIONS, dataset="chat", table_version=1, until=number, settings={"method": method})
+    row = {**dict.fromkeys(PUBLICATION_SCHEMA), "number": number, "method": method}
+    table = pl.DataFrame([row], schema=PUBLICATION_SCHEMA)
+    return write_artifact(layout.artifact(PUBLICATIONS, "chat", **keys), {PUBLICATIONS: table}, lineage)
+
+
+@pytest.mark.parametrize("store", ["layout", "remote"])
+def test_publications_are_read_once_in_a_process(
+    store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    layout, read = request.getfixturevalue(store), []
+
+    def reading(address: str, name: str) -> pl.DataFrame:
+        read.append(address)
+        return read_table(address, name)
+
+    read_table = champions.read_table
+    monkeypatch.setattr(champions, "read_table", reading)
+    first = [published(layout, number) for number in range(3)]
+    assert publications(layout, "chat")["number"].to_list() == [0, 1, 2]
+    assert sorted(read) == first
+    later = published(layout, 3)
+    replaced = published(layout, 1, "L3")
+    assert publications(layout, "chat")["method"].to_list() == ["DyFormer", "L3", "DyFormer", "DyFormer"]
+    assert sorted(read) == sorted([*first, later, replaced])
+    (table,) = files.find(first[2], "*.parquet")
+    files.write_bytes(table, files.read_bytes(table)[::-1])
+    with pytest.raises(ArtifactDamaged, match="was changed"):
+        publications(layout, "chat")
