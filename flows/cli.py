@@ -379,8 +379,8 @@ def audit(  # noqa: PLR0913, because each option is an argument
         from flows.stages import audit as flow
         from flows.tasks.evaluation.audit import read_audit
 
-        made = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
-    table, page, record = read_audit(made["report"])
+        audited = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
+    table, page, record = read_audit(audited["report"])
     print_frame(
         table.select("check", "outcome", "detail", "seconds"), f"audit of {dataset} as of step {record['step']}"
     )
@@ -388,13 +388,13 @@ def audit(  # noqa: PLR0913, because each option is an argument
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-    print(tracking_line(made["tracking"]))
+    print(tracking_line(audited["tracking"]))
     print(
-        f"{len(made['failed'])} of {table.height} checks failed: {', '.join(made['failed'])}"
-        if made["failed"]
+        f"{len(audited['failed'])} of {table.height} checks failed: {', '.join(audited['failed'])}"
+        if audited["failed"]
         else "no check failed"
     )
-    if made["failed"]:
+    if audited["failed"]:
         raise typer.Exit(FAILED)
 
 

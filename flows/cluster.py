@@ -173,10 +173,10 @@ def _check_node(number: str, name: str, expected: dict[str, Any]) -> None:
     remote = ray.remote(num_cpus=0, max_retries=NUM_RETRIES)(facts).options(scheduling_strategy=there)
     with _named_errors(f"the Ray node {name}"):
         try:
-            found = ray.get(remote.remote(expected["probe"]), timeout=SECONDS_TO_CHECK)
+            answer = ray.get(remote.remote(expected["probe"]), timeout=SECONDS_TO_CHECK)
         except (ImportError, RuntimeError) as error:
             raise NodeDiffers(f"the Ray node {name} cannot be used ({_first_line(error)})", SAME_VERSION) from error
-    check_facts(name, expected, found)
+    check_facts(name, expected, answer)
 
 
 @contextmanager
@@ -226,8 +226,8 @@ def _connected(address: str) -> Iterator[None]:
             f"set {' or '.join(TOKENS)} to the token of that head, and look at the port",
         ) from error
     except RuntimeError as error:  # of several lines: two versions of Ray or of Python
-        found = " ".join(str(error).split())
-        raise NodeDiffers(f"the Ray cluster at {address} cannot be used ({found})", SAME_VERSION) from error
+        reason = " ".join(str(error).split())
+        raise NodeDiffers(f"the Ray cluster at {address} cannot be used ({reason})", SAME_VERSION) from error
     try:
         yield
     finally:

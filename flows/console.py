@@ -311,9 +311,9 @@ def print_json(value: Any) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(inner) for inner in value]
     if isinstance(value, Decimal):  # such as the sum of integers in DuckDB
         value = int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, float):

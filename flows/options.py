@@ -201,7 +201,9 @@ def check_titles(given: list[str] | None) -> None:
 
 def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes `reading: dict` the options of READING_OPTIONS instead."""
-    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "reading"]
+    parameters = [
+        parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "reading"
+    ]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation)
         for name, annotation in READING_OPTIONS.items()
@@ -212,7 +214,7 @@ def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
         reading = {name: values.pop(name) for name in READING_OPTIONS}
         return command(**values, reading={name: value for name, value in reading.items() if value is not None})
 
-    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     with_options.__signature__ = inspect.Signature(keyword + shared)  # pyright: ignore[reportAttributeAccessIssue]
     return with_options
 

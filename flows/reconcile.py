@@ -22,6 +22,6 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
         A list of lines for each key of TITLES.
     """
     context = FlowRunContext.get()
-    own = None if context is None or context.flow_run is None else context.flow_run.id
+    run_id = None if context is None or context.flow_run is None else context.flow_run.id
     with get_client(sync_client=True) as client:
-        return look(client, Layout.from_environment(), keep, own=own)
+        return look(client, Layout.from_environment(), keep, own=run_id)

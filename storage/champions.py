@@ -136,8 +136,8 @@ def succession(before: dict[str, Any] | None) -> dict[str, Any]:
     """Give the number of the champion that follows, and the records of those before it."""
     if before is None:
         return {"number": 1, "earlier": []}
-    own = tenure(before)
-    return {"number": own["number"] + 1, "earlier": [*before.get("earlier", []), own]}
+    present = tenure(before)
+    return {"number": present["number"] + 1, "earlier": [*before.get("earlier", []), present]}
 
 
 def champions(layout: Layout, dataset: str) -> pl.DataFrame:
@@ -149,22 +149,22 @@ def champions(layout: Layout, dataset: str) -> pl.DataFrame:
     """
     record, _ = read_champion(layout, dataset)
     held = [] if record is None else [*record.get("earlier", []), record]
-    return pl.DataFrame([_row(each) for each in held], schema=CHAMPION_SCHEMA)
+    return pl.DataFrame([_row(champion) for champion in held], schema=CHAMPION_SCHEMA)
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
     [metric, value] = next(iter(record.get("metrics", {}).items()), (None, None))
     low, difference, high = record.get("difference") or (None, None, None)
     published = record.get("published") or {}
-    own = {name: record.get(name) for name in ("title", "step", "version", "until", "reason")}
-    own |= {
+    replaced = {name: record.get(name) for name in ("title", "step", "version", "until", "reason")}
+    replaced |= {
         "since": datetime.fromisoformat(record["since"]).astimezone(UTC).replace(tzinfo=None),
         "number": tenure(record)["number"],
         "metric": metric,
         "value": value,
         "forecast_step": published.get("step"),
     }
-    return {**own, "low": low, "difference": difference, "high": high}
+    return {**replaced, "low": low, "difference": difference, "high": high}
 
 
 def next_publication(layout: Layout, dataset: str, record: dict[str, Any]) -> int:
@@ -172,7 +172,11 @@ def next_publication(layout: Layout, dataset: str, record: dict[str, Any]) -> in
 
     Where a record names none, an earlier one may be lost: the publications themselves have their numbers.
     """
-    published = [each["published"]["number"] for each in (*record.get("earlier", []), record) if each.get("published")]
+    published = [
+        champion["published"]["number"]
+        for champion in (*record.get("earlier", []), record)
+        if champion.get("published")
+    ]
     return max(published or publications(layout, dataset)["number"].to_list(), default=0) + 1
 
 
@@ -226,9 +230,9 @@ def check_one_space(vectors: pl.DataFrame, origin: str) -> str:
     """Return the id of the space of a table of vectors; raises MixedSpaces if they are of several, or of none."""
     ids = vectors["space_id"].unique().to_list() if "space_id" in vectors.columns else []
     if len(ids) != 1 or ids[0] is None:
-        found = ", ".join(sorted(map(str, ids))) or "none"
+        listed = ", ".join(sorted(map(str, ids))) or "none"
         raise MixedSpaces(
-            f"{origin}: expected vectors of one space, found {found}: compare those of one space_id alone"
+            f"{origin}: expected vectors of one space, found {listed}: compare those of one space_id alone"
         )
     return ids[0]
 
@@ -254,8 +258,8 @@ def outcomes(layout: Layout, dataset: str) -> pl.DataFrame:
 
 def ledger(layout: Layout, dataset: str) -> pl.DataFrame:
     """Every publication with its outcome over all pairs, which is null where its step is not complete."""
-    found = outcomes(layout, dataset).filter(slice="all").drop("slice")
-    return publications(layout, dataset).join(found, on="number", how="left", maintain_order="left")
+    results = outcomes(layout, dataset).filter(slice="all").drop("slice")
+    return publications(layout, dataset).join(results, on="number", how="left", maintain_order="left")
 
 
 def complete_rows(rows: pl.DataFrame) -> pl.DataFrame:
@@ -278,14 +282,14 @@ def latest_tables(layout: Layout, dataset: str) -> dict[str, tuple[str, pl.LazyF
 
     A table that the publication lacks is left out.
     """
-    found = {}
+    tables = {}
     for row in publications(layout, dataset).tail(1).iter_rows(named=True):
         at = pl.lit(row["published_at"], pl.Datetime("us")).alias("published_at")
         for name, (kind, table) in PUBLISHED_TABLES.items():
             address = None if row[kind] is None else layout.absolute(row[kind])
             if address is not None and f"{table}.parquet" in names(address):
-                found[name] = address, scan_table(address, table).with_columns(at)
-    return found
+                tables[name] = address, scan_table(address, table).with_columns(at)
+    return tables
 
 
 def _read(folder: str, name: str, schema: Mapping[str, type[pl.DataType] | pl.DataType]) -> pl.DataFrame:
@@ -294,7 +298,7 @@ def _read(folder: str, name: str, schema: Mapping[str, type[pl.DataType] | pl.Da
     of_address: dict[str, dict[str, Stamp]] = {}
     for (address, file), stamp in stamps.items():
         of_address.setdefault(address, {})[file] = stamp
-    addresses = [address for address, found in of_address.items() if MANIFEST in found]
+    addresses = [address for address, stamp_of in of_address.items() if MANIFEST in stamp_of]
     tables = files.read_each(lambda address: _table(address, name, tuple(of_address[address].items())), addresses)
     # Of an earlier version some columns are missing.
     return pl.concat([pl.DataFrame(schema=schema), *tables], how="diagonal").sort("number", maintain_order=True)

@@ -88,8 +88,8 @@ class Layout:
     @classmethod
     def holding(cls, address: str) -> "Layout":
         """Layout of the store in which the address of snapshots lies, with the state folder of this process."""
-        own, root = cls.from_environment(), address.rpartition(f"/{SNAPSHOTS}/")[0]
-        return own if root in ("", own.root) else cls(root)
+        usual, root = cls.from_environment(), address.rpartition(f"/{SNAPSHOTS}/")[0]
+        return usual if root in ("", usual.root) else cls(root)
 
     @property
     def is_local(self) -> bool:

@@ -68,9 +68,9 @@ class LeaseBusy(OSError):
 @contextmanager
 def leased(address: str, seconds: float | None = None) -> Iterator[None]:
     """Hold the lease of an address during a `with` block; raises LeaseBusy after so many seconds, or MOST_SECONDS."""
-    own, ended = uuid.uuid4().hex.encode(), threading.Event()
-    _acquire(address, own, MOST_SECONDS if seconds is None else seconds)
-    renewal = threading.Thread(target=_renew, args=(address, own, ended), daemon=True)
+    token, ended = uuid.uuid4().hex.encode(), threading.Event()
+    _acquire(address, token, MOST_SECONDS if seconds is None else seconds)
+    renewal = threading.Thread(target=_renew, args=(address, token, ended), daemon=True)
     renewal.start()
     try:
         yield
@@ -78,7 +78,7 @@ def leased(address: str, seconds: float | None = None) -> Iterator[None]:
         ended.set()
         renewal.join()
         with suppress(OSError):  # it ends by itself
-            _is_changed(address, own, FREE)
+            _is_changed(address, token, FREE)
 
 
 def _renew(address: str, own: bytes, ended: threading.Event) -> None:

@@ -77,8 +77,8 @@ def dropped_rests(layout: Layout) -> Iterator[tuple[str, str]]:
     kinds = [f"{folder}/{kind}" for folder in layout.artifact_folders for kind in files.children(folder)]
     for folder in (layout.datasets, *kinds):
         for name in files.children(folder):
-            if (found := DROPPED.fullmatch(name)) is not None:
-                yield f"{folder}/{name}", found[1]
+            if (match := DROPPED.fullmatch(name)) is not None:
+                yield f"{folder}/{name}", match[1]
 
 
 def remove_dropped(layout: Layout) -> None:
@@ -109,13 +109,15 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
     of_steps = read_table(newest, "steps").sort("step")["version"].tail(keep + READ_STEPS).to_list()
     oldest = min(versions[-keep], *of_steps)
     needed = {layout.absolute(address) for address in _needed(layout, dataset, keep)}
-    found = []
+    unneeded = []
     for folder in layout.artifact_folders:
         for kind in sorted(set(files.children(folder)) - set(PERMANENT)):
             addresses = _addresses(layout.of_dataset(f"{folder}/{kind}", dataset))
-            found += [each for each in addresses if each not in needed and _version(layout, each) < oldest]
-    young = {_version(layout, address) for address in found if _is_young(address)}
-    return [address for address in found if _version(layout, address) not in young]
+            unneeded += [
+                address for address in addresses if address not in needed and _version(layout, address) < oldest
+            ]
+    young = {_version(layout, address) for address in unneeded if _is_young(address)}
+    return [address for address in unneeded if _version(layout, address) not in young]
 
 
 def prune(layout: Layout, dataset: str, keep: int) -> list[str]:
@@ -142,11 +144,11 @@ def _needed(layout: Layout, dataset: str, keep: int) -> list[str]:
     """
     record, _ = read_champion(layout, dataset)
     records = [] if record is None else [*record.get("earlier", [])[-keep:], record]
-    models = [model for each in records for model in each.get("models", [])]
-    published = [each["published"] for each in records if each.get("published")]
-    made = [each[kind] for each in published for kind in PUBLISHED_KINDS if each[kind]]
-    found = [manifest(layout.absolute(address)) for address in made]
-    return [*models, *made, *(name for lineage in found if lineage is not None for name in lineage.inputs)]
+    models = [model for champion in records for model in champion.get("models", [])]
+    published = [champion["published"] for champion in records if champion.get("published")]
+    addresses = [publication[kind] for publication in published for kind in PUBLISHED_KINDS if publication[kind]]
+    lineages = [manifest(layout.absolute(address)) for address in addresses]
+    return [*models, *addresses, *(name for lineage in lineages if lineage is not None for name in lineage.inputs)]
 
 
 def _addresses(folder: str) -> list[str]:

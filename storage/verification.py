@@ -92,9 +92,9 @@ def _repairable(address: str, problem: str, repair: Repair) -> Fault:
 
 
 def _of_events(layout: Layout, dataset: str) -> Iterator[Fault]:
-    found = list(_event_faults(layout, dataset))
-    remedy = _events_remedy(layout, dataset) if found else ""
-    for address, problem in found:
+    event_faults = list(_event_faults(layout, dataset))
+    remedy = _events_remedy(layout, dataset) if event_faults else ""
+    for address, problem in event_faults:
         yield Fault(address=address, problem=problem, remedy=remedy)
 
 
@@ -105,13 +105,13 @@ def _event_faults(layout: Layout, dataset: str) -> Iterator[tuple[str, str]]:
     except TableDamaged as error:
         yield error.address, error.problem
         return
-    found = [fault for address in addresses for fault in _commit_faults(address)]
-    if not found:
+    commit_faults = [fault for address in addresses for fault in _commit_faults(address)]
+    if not commit_faults:
         try:
-            found = _chain_faults(layout, versions.newest(layout, dataset), dataset)
+            commit_faults = _chain_faults(layout, versions.newest(layout, dataset), dataset)
         except TableDamaged as error:  # one is missing, or is that of another number
-            found = [(error.address, error.problem)]
-    yield from found
+            commit_faults = [(error.address, error.problem)]
+    yield from commit_faults
 
 
 def _commit_faults(address: str) -> list[tuple[str, str]]:
@@ -127,15 +127,15 @@ def _commit_faults(address: str) -> list[tuple[str, str]]:
 
 def _chain_faults(layout: Layout, newest: Version, dataset: str) -> list[tuple[str, str]]:
     """Find commits that do not follow the one before, because one of the two was replaced."""
-    found, before = [], ""
+    problems, before = [], ""
     for number in range(1, newest.number + 1):
         address = layout.commit(dataset, number)
         record = artifact.record_of(address)
         assert record is not None, "its files were verified"
         if before and before not in record["lineage"]["inputs"].values():
-            found.append((f"{address}/{artifact.MANIFEST}", f"does not follow commit {number - 1} as it is now"))
+            problems.append((f"{address}/{artifact.MANIFEST}", f"does not follow commit {number - 1} as it is now"))
         before = record["digest"]
-    return found
+    return problems
 
 
 def _events_remedy(layout: Layout, dataset: str) -> str:
@@ -178,19 +178,19 @@ def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
 
 
 def _of_artifacts(folder: str) -> Iterator[Fault]:
-    found, links = files.find(folder), files.links(folder)
+    locations, links = files.find(folder), files.links(folder)
     for link in links:
         yield Fault(address=link, problem=str(link_in(link)), remedy="remove the link, and the next run makes it again")
-    for location in (each for each in found if each not in links):
+    for location in (address for address in locations if address not in links):
         address, _, name = location.rpartition("/")
         if name == artifact.MANIFEST:
             with suppress(artifact.ArtifactMissing):  # it was replaced meanwhile
-                yield from [_repairable(*each, _removal(address)) for each in artifact.faults(address)]
+                yield from [_repairable(*fault, _removal(address)) for fault in artifact.faults(address)]
         elif name == FILE_NAME:
             yield from _of_checkpoint(location)
         elif name == MARK:
             yield from _of_mark(location)
-    for address in without_manifest(found):
+    for address in without_manifest(locations):
         yield _repairable(address, f"has files but no {artifact.MANIFEST}", _removal(address))
 
 
@@ -209,8 +209,8 @@ def _removal(address: str) -> Repair:
     if f"/{PUBLICATIONS}/" in address:
         then = "the ledger lacks this publication, which nothing makes again once another one followed"
     else:
-        made = "trains" if f"/{CHECKPOINTS}/" in address else "makes"
-        then = f"the next run that needs it {made} it again from the events"
+        verb = "trains" if f"/{CHECKPOINTS}/" in address else "makes"
+        then = f"the next run that needs it {verb} it again from the events"
     action = partial(_remove_artifact, address)
     return Repair(before=f"`--repair` removes it, and {then}", after=f"removed; {then}", action=action)
 

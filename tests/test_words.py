@@ -1,5 +1,6 @@
 """The field's words alone: names, comments, docstrings, messages and pages are searched for the banned ones."""
 
+import ast
 import io
 import re
 import tokenize
@@ -32,6 +33,10 @@ BANNED_PARTS = re.compile(
 
 FOREIGN = re.compile("work_(pool|queue)s?")
 """What a library calls its things, also as a part of a longer name."""
+
+PRONOUNS = {"about", "each", "found", "given", "known", "made", "opened", "own", "wanted"}
+MOST_PRONOUNS = 0.01  # of all names of local variables; it may only go down
+"""Names of local variables that do not say what they hold, and how many of them there may be."""
 
 PROSE = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
 HERE = Path(__file__).name
@@ -79,3 +84,39 @@ def test_banned_words_are_found_in_names_and_in_prose(tmp_path: Path):
     module = tmp_path / "module.py"
     module.write_text('"""The rivals are told."""\n\nplace_N = 1  # dear\nread_work_pool = replaced = "as it is"\n')
     assert sorted(faults_of_module(module)) == [(1, "rivals"), (1, "told"), (3, "dear"), (3, "place_N")]
+
+
+def local_names(tree: ast.AST) -> list[str]:
+    """Name of each local variable, once for each place where it is bound; parameters are none."""
+    scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp)
+    bound = {
+        (node.lineno, node.col_offset, node.id)
+        for scope in ast.walk(tree)
+        if isinstance(scope, (*scopes, ast.GeneratorExp))
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return [name for _, _, name in bound]
+
+
+def test_local_variables_are_named_by_what_they_hold():
+    names = {
+        path.relative_to(ROOT).as_posix(): local_names(ast.parse(path.read_text()))
+        for top in ("dyformer", "storage", "flows")
+        for path in sorted((ROOT / top).rglob("*.py"))
+    }
+    pronouns = {path: num for path, found in names.items() if (num := sum(name in PRONOUNS for name in found))}
+    fraction = sum(pronouns.values()) / sum(map(len, names.values()))
+    assert fraction <= MOST_PRONOUNS, sorted(pronouns.items(), key=lambda item: -item[1])[:10]
+
+
+def test_local_variables_are_found_wherever_they_are_bound():
+    text = """
+found = 1
+def function(given):
+    own = known = [each for each in given]
+    with opened() as made, open("a") as (wanted, about):
+        return lambda: {one: found for one, found in own}, (about := 1)
+"""
+    expected = ["about", "about", "each", "found", "known", "made", "one", "own", "wanted"]
+    assert sorted(local_names(ast.parse(text))) == expected

@@ -110,7 +110,7 @@ def forecast_tasks(
         source_P, target_P = known_edges(snapshot, before[-1].num_nodes)
         held_out_P = generator.random(len(source_P)) < held_out
         parts = [(source_P[part_P], target_P[part_P]) for part_P in (~held_out_P, held_out_P)]
-        window = [matrices[each.step] for each in before]
+        window = [matrices[snapshot.step] for snapshot in before]
         tasks.append(ForecastTask(window=window, positives=parts[0], held_out=parts[1]))
     return tasks
 

@@ -104,10 +104,10 @@ def with_deviations(values: pl.DataFrame) -> pl.DataFrame:
         value_T = group["value"].to_numpy()
         smallest = SMALLEST_OF_LOGARITHM if metric in LOGARITHMS else SMALLEST_SPREAD
         usual = [_usual(value_T[max(0, index - NUM_EARLIER) : index], smallest) for index in range(len(value_T))]
-        medians = [None if found is None else found[0] for found in usual]
+        medians = [None if median is None else median[0] for median in usual]
         deviations = [
-            None if found is None else float(value - found[0]) / found[1]
-            for value, found in zip(value_T, usual, strict=True)
+            None if median is None else float(value - median[0]) / median[1]
+            for value, median in zip(value_T, usual, strict=True)
         ]
         parts.append(
             group.with_columns(

@@ -46,12 +46,12 @@ def retrieved_pairs(
     """
     num_nodes = past.history.snapshots[-1].num_nodes
     side_N = past.history.side_N[:num_nodes]
-    given, (fewest, most) = None, NUM_RETRIEVED
+    candidates, (fewest, most) = None, NUM_RETRIEVED
     if as_large or num_nodes > MAX_NODES:
         fewest = FEWEST_OF_LARGE
-        given = None if candidates_of is None else candidates_of(past, query_A)
+        candidates = None if candidates_of is None else candidates_of(past, query_A)
     k = max(int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most)), at_least)
-    return retrieve(pair_features(past), retrieval, side_N, k=k, candidates=given, query_A=query_A)
+    return retrieve(pair_features(past), retrieval, side_N, k=k, candidates=candidates, query_A=query_A)
 
 
 def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:

@@ -88,8 +88,8 @@ def sampled_steps(
             examples = (examples_of or ranking_examples)(past.history, until + 1, seed=seed)
         num_links = max(num_links, int(examples.positive_P.sum()))
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
-            about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
-            labelled.append(LabelledStep(before=before, examples=examples, **about))
+            description = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
+            labelled.append(LabelledStep(before=before, examples=examples, **description))
             if num_steps is None and (as_large or len(past.history.node_N) > MAX_NODES):
                 break
     if not labelled:

@@ -54,7 +54,7 @@ class LabelTrial:
 def forecast_trial(graphs: Graphs, labels: NodeLabels, step: int, seed: int) -> LabelTrial:
     """Give the trial of a step in the protocol `labels`; the seed has no effect on it."""
     earlier = range(FIRST_LABELLED, step)
-    labelled = tuple(_labelled(graphs[each - 1], *first_positives(labels, each)) for each in earlier)
+    labelled = tuple(_labelled(graphs[step - 1], *first_positives(labels, step)) for step in earlier)
     node_P, positive_P = first_positives(labels, step)
     return LabelTrial(
         protocol=PROTOCOL,
@@ -141,7 +141,7 @@ def label_metrics(scored: Sequence[ScoredPairs], dataset: str, *, baselines: Col
     """
     if not scored:
         return pl.DataFrame(schema=METRICS_SCHEMA)
-    protocol, of_step = scored[0].family, {each.step: each.positive_P for each in scored}
+    protocol, of_step = scored[0].family, {step_scores.step: step_scores.positive_P for step_scores in scored}
     counts = {str(step): (float(positive_P.sum()), len(positive_P)) for step, positive_P in of_step.items()}
     counts["micro"] = sum(value for value, _ in counts.values()), sum(number for _, number in counts.values())
     return pl.concat(
@@ -158,10 +158,10 @@ def positive_fractions(labels: NodeLabels, steps: Sequence[int], dataset: str) -
     It is the fraction of the nodes with a first positive label in a step that had any label before, so that they are
     scored.
     """
-    found = {str(step): positive_coverage(labels, step) for step in steps}
-    found["micro"] = sum(number for number, _ in found.values()), sum(known for _, known in found.values())
+    counts = {str(step): positive_coverage(labels, step) for step in steps}
+    counts["micro"] = sum(number for number, _ in counts.values()), sum(covered for _, covered in counts.values())
     return log_rows(
-        dataset, PROTOCOL, "coverage", {step: (known / number, number) for step, (number, known) in found.items()}
+        dataset, PROTOCOL, "coverage", {step: (covered / number, number) for step, (number, covered) in counts.items()}
     )
 
 

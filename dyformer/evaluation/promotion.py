@@ -84,10 +84,10 @@ class _Paired:
         The normal quantile is too small where a few targets have most queries: an equally good challenger then won 7 %
         of the tests instead of 2.5 %. With hundreds of sources and targets the two quantiles are the same.
         """
-        own, other = self.means[part][first], self.means[part][second]
-        difference = own.value - other.value
+        first_mean, other = self.means[part][first], self.means[part][second]
+        difference = first_mean.value - other.value
         reach = float(stdtrit(self.freedom[part], (1 + level) / 2) * self._standard_error(first, second, part))
-        return Difference(difference - reach, difference, difference + reach, level, own.num)
+        return Difference(difference - reach, difference, difference + reach, level, first_mean.num)
 
     def _standard_error(self, first: str, second: str, part: str) -> float:
         return float(np.nanstd(self.means[part][first].value_B - self.means[part][second].value_B, ddof=1))
@@ -165,7 +165,7 @@ def decide(
         reason = NO_CHAMPION if champion is None else "the champion stays"
         return Decision(methods[0].method, None, None, None, num_tests, f"{reason}; {TOO_FEW_QUERIES}")
     decision = _first(challenger, champion, paired, num_tests)
-    titles = [each.method for each in baselines]
+    titles = [baseline.method for baseline in baselines]
     return _compared(_cheapest(_with_baselines(decision, titles, paired), titles, paired), challenger, paired)
 
 
@@ -233,19 +233,19 @@ def _with_baselines(decision: Decision, titles: Sequence[str], paired: _Paired) 
 
 def _paired(scored: Sequence[ScoredQueries], graph: DynamicGraph, rule: PromotionConfig) -> _Paired | None:
     """Measure all methods on the same queries and resamples; None where the queries are too few for a test."""
-    distinct = {each.method: each for each in scored}  # the champion may be a baseline
+    distinct = {ranked.method: ranked for ranked in scored}  # the champion may be a baseline
     queries, used_Q = scored[0].queries, np.isfinite(ranks_of(scored[0], MIXED))
     if used_Q.sum() < MIN_QUERIES:
         return None
     slices = query_slices(graph, queries)
-    wanted = {part: slices[part] for part in (KNOWN, *rule.slice_names) if part in slices}
+    parts = {part: slices[part] for part in (KNOWN, *rule.slice_names) if part in slices}
     resamples = query_resamples([queries], seed=scored[0].seed)
-    means = query_means(list(distinct.values()), rule.metric, wanted, resamples)
+    means = query_means(list(distinct.values()), rule.metric, parts, resamples)
     ends = queries.source_Q, queries.target_Q
     return _Paired(
         rule=rule,
-        means={part: dict(zip(distinct, own, strict=True)) for part, own in means.items()},
-        freedom={part: min(_effective(end_Q[wanted[part] & used_Q]) for end_Q in ends) - 1 for part in means},
+        means={part: dict(zip(distinct, values, strict=True)) for part, values in means.items()},
+        freedom={part: min(_effective(end_Q[parts[part] & used_Q]) for end_Q in ends) - 1 for part in means},
     )
 
 

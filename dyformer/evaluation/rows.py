@@ -140,12 +140,14 @@ def metric_rows(
     best = _best_baselines(whole, baselines)
     rows = []
     for (method, seed), values in whole.items():
-        for (step, cell), own in values.items():
+        for (step, cell), measured in values.items():
             metric, family, part = cell
             name = best.get(cell)
             other = None if name in (None, method) else whole.get((name, seed), {}).get((step, cell))
-            about = (dataset, protocol, method, seed, step, metric, family, part, own.value, own.num)
-            rows.append((*about, *interval(own.value_B), method in baselines, name, *_difference(own, other)))
+            columns = (dataset, protocol, method, seed, step, metric, family, part, measured.value, measured.num)
+            rows.append(
+                (*columns, *interval(measured.value_B), method in baselines, name, *_difference(measured, other))
+            )
     return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row").fill_nan(None)
 
 
@@ -153,24 +155,24 @@ def _over_steps(
     steps: Mapping[str, Mapping[Cell, Measured]], pooled: Mapping[Cell, Measured]
 ) -> dict[tuple[str, Cell], Measured]:
     """Give the values of each metric by step, then its `micro` where there is one, and its `macro`."""
-    found: dict[tuple[str, Cell], Measured] = {}
+    means: dict[tuple[str, Cell], Measured] = {}
     for cell in dict.fromkeys(cell for cells in steps.values() for cell in cells):
-        own = {step: cells[cell] for step, cells in steps.items() if cell in cells}
-        found |= {(step, cell): measured for step, measured in own.items()}
-        values = list(own.values())
+        of_steps = {step: cells[cell] for step, cells in steps.items() if cell in cells}
+        means |= {(step, cell): measured for step, measured in of_steps.items()}
+        values = list(of_steps.values())
         num = sum(measured.num for measured in values)
         totals = [(measured.total_B, measured.count_B) for measured in values if measured.total_B is not None]
         if cell in pooled:
-            found["micro", cell] = pooled[cell]
+            means["micro", cell] = pooled[cell]
         elif totals:
             total_B, count_B = (np.sum(parts, axis=0) for parts in zip(*totals, strict=True))
             with np.errstate(invalid="ignore", divide="ignore"):  # a resample without any unit that counts
                 total = sum(measured.total for measured in values)
-                found["micro", cell] = Measured(total / num if num else np.nan, num, total_B / count_B)
-        known = [measured.value for measured in values if np.isfinite(measured.value)]
-        value = float(np.mean(known)) if known else np.nan
-        found["macro", cell] = Measured(value, num, _mean_of_known([measured.value_B for measured in values]))
-    return found
+                means["micro", cell] = Measured(total / num if num else np.nan, num, total_B / count_B)
+        values_known = [measured.value for measured in values if np.isfinite(measured.value)]
+        value = float(np.mean(values_known)) if values_known else np.nan
+        means["macro", cell] = Measured(value, num, _mean_of_known([measured.value_B for measured in values]))
+    return means
 
 
 def _mean_of_known(value_TB: list[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -186,10 +188,13 @@ def _best_baselines(
 ) -> dict[Cell, str]:
     values: dict[Cell, dict[str, list[float]]] = {}
     for (method, _), cells in whole.items():
-        for (step, cell), own in cells.items():
+        for (step, cell), of_methods in cells.items():
             if step == "macro" and method in baselines:
-                values.setdefault(cell, {}).setdefault(method, []).append(own.value)
-    return {cell: max(own, key=lambda method: float(np.mean(own[method]))) for cell, own in values.items()}
+                values.setdefault(cell, {}).setdefault(method, []).append(of_methods.value)
+    return {
+        cell: max(of_methods, key=lambda method: float(np.mean(of_methods[method])))
+        for cell, of_methods in values.items()
+    }
 
 
 def _difference(own: Measured, other: Measured | None) -> tuple[float | None, ...]:

@@ -89,10 +89,10 @@ def slice_of(pairs: ScoredPairs, part: str) -> ScoredPairs:
 def check_same_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> None:
     """Raise NotTheSamePairs unless both were evaluated on the same pairs, and ValueError for scores not finite."""
     for name in ("step", "seed", "family"):
-        found, expected = getattr(challenger, name), getattr(champion, name)
-        if found != expected:
+        first_pairs, expected = getattr(challenger, name), getattr(champion, name)
+        if first_pairs != expected:
             raise NotTheSamePairs(
-                f"{challenger.method} was evaluated on {name} {found}, {champion.method} on {name} {expected}: "
+                f"{challenger.method} was evaluated on {name} {first_pairs}, {champion.method} on {name} {expected}: "
                 f"evaluate both on the same pairs"
             )
     for name in ("source_P", "target_P", "positive_P"):
@@ -153,7 +153,7 @@ def _pooled(evaluated: Sequence[ScoredPairs], part: str, resamples: NodeResample
         for name in ("source_P", "target_P", "positive_P", "score_P")
     )
     measured = pair_metrics(resamples, source_P, target_P, positive_P, score_P)
-    return {(metric, evaluated[0].family, part): own for metric, own in measured.items()}
+    return {(metric, evaluated[0].family, part): value for metric, value in measured.items()}
 
 
 def log_metrics(graph: DynamicGraph, steps: Iterable[int], dataset: str) -> pl.DataFrame:
@@ -164,7 +164,12 @@ def log_metrics(graph: DynamicGraph, steps: Iterable[int], dataset: str) -> pl.D
     """
     counts = {step: _edge_counts(graph, step) for step in steps}
     return pl.concat(
-        log_rows(dataset, "paper", metric, fractions({step: (own[index], own[2]) for step, own in counts.items()}))
+        log_rows(
+            dataset,
+            "paper",
+            metric,
+            fractions({step: (numbers[index], numbers[2]) for step, numbers in counts.items()}),
+        )
         for index, metric in enumerate(("coverage", "repeat_rate"))
     )
 
@@ -198,6 +203,6 @@ def _edge_counts(graph: DynamicGraph, step: int) -> tuple[int, int, int]:
     """Count the edges of a step between known nodes, those of them that were linked before, and all of them."""
     num_nodes = nodes_known_before(graph, step)
     snapshot = graph.snapshots[step - 1]
-    known = known_edges(snapshot, num_nodes)
+    edges = known_edges(snapshot, num_nodes)
     past_K = past_pair_keys(graph.snapshots[: step - 1], num_nodes)
-    return len(known[0]), int(np.isin(pair_keys(num_nodes, *known), past_K).sum()), len(snapshot.source_E)
+    return len(edges[0]), int(np.isin(pair_keys(num_nodes, *edges), past_K).sum()), len(snapshot.source_E)

@@ -107,14 +107,17 @@ def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) 
 def scored_queries(name: str, trial: RankingTrial, score_pairs: Score) -> ScoredQueries:
     """Score the distinct pairs of a trial's queries. Raises ValueError for a wrong number, and numbers not finite."""
     pairs = trial.queries.pairs
-    given = score_pairs(pairs.source_S, pairs.target_S)
-    score_S = checked_scores(name, given, len(pairs.source_S), trial.queries.step)
+    scores = score_pairs(pairs.source_S, pairs.target_S)
+    score_S = checked_scores(name, scores, len(pairs.source_S), trial.queries.step)
     return ScoredQueries(method=name, seed=trial.seed, queries=trial.queries, score_S=score_S)
 
 
 def to_table(scored: Sequence[ScoredQueries]) -> pl.DataFrame:
     """Put scored queries in one table with the columns of SCORES_SCHEMA, without the queries."""
-    rows = [(each.method, each.seed, each.queries.step, each.score_S.tolist()) for each in scored]
+    rows = [
+        (method_scores.method, method_scores.seed, method_scores.queries.step, method_scores.score_S.tolist())
+        for method_scores in scored
+    ]
     return pl.DataFrame(rows, schema=SCORES_SCHEMA, orient="row")
 
 
@@ -135,7 +138,10 @@ def query_resamples(
     queries: Sequence[RankingQueries], *, seed: int, others: Sequence[NDArray[np.int64]] = ()
 ) -> NodeResamples:
     """Draw resamples of the nodes of all steps' queries and candidates, and of `others`."""
-    ends = [*others, *(end for each in queries for end in (each.pairs.source_S, each.pairs.target_S))]
+    ends = [
+        *others,
+        *(end for step_queries in queries for end in (step_queries.pairs.source_S, step_queries.pairs.target_S)),
+    ]
     return node_resamples(ends, num_resamples=1000, generator=np.random.default_rng(seed))
 
 
@@ -149,16 +155,18 @@ def step_metrics(
     other queries.
     """
     queries = _same_queries(scored)
-    found: dict[Run, dict[Cell, Measured]] = {(each.method, each.seed): {} for each in scored}
+    metrics: dict[Run, dict[Cell, Measured]] = {
+        (method_scores.method, method_scores.seed): {} for method_scores in scored
+    }
     if not len(queries.source_Q):
-        return found
+        return metrics
     slices = query_slices(graph, queries)
-    for each in scored:
-        cells = found[each.method, each.seed]
+    for method_scores in scored:
+        cells = metrics[method_scores.method, method_scores.seed]
         for family in FAMILIES:
-            cells.update(_family_metrics(each, family, slices, resamples))
-    _add_means(found, scored, slices, resamples, ks)
-    return found
+            cells.update(_family_metrics(method_scores, family, slices, resamples))
+    _add_means(metrics, scored, slices, resamples, ks)
+    return metrics
 
 
 def query_means(
@@ -169,7 +177,7 @@ def query_means(
     A slice without a query that has candidates is left out. Raises ValueError for other queries.
     """
     queries = _same_queries(scored)
-    value_QM = np.column_stack([_values(each)[metric, MIXED] for each in scored])
+    value_QM = np.column_stack([_values(method_scores)[metric, MIXED] for method_scores in scored])
     return _means_by_slice(value_QM, pair_weights(resamples, queries.source_Q, queries.target_Q), slices)
 
 
@@ -185,14 +193,19 @@ def query_log_rows(
     `unseen_ends_2`: fractions with one and two unknown ends. `repeat_rate`: fraction of the queries whose pair was
     linked before. `retrieved`, given as counts by step: fraction of the evaluated nodes' links that stage 1 retrieved.
     """
-    posed = {each.step: each for each in queries}
+    posed = {step_queries.step: step_queries for step_queries in queries}
     counts = {
-        name: {step: (each.num_links_3[number], sum(each.num_links_3)) for step, each in posed.items()}
+        name: {
+            step: (step_queries.num_links_3[number], sum(step_queries.num_links_3))
+            for step, step_queries in posed.items()
+        }
         for number, name in enumerate(("coverage", "unseen_ends_1", "unseen_ends_2"))
     }
-    counts["repeat_rate"] = {step: (int((~each.new_Q).sum()), len(each.new_Q)) for step, each in posed.items()}
+    counts["repeat_rate"] = {
+        step: (int((~step_queries.new_Q).sum()), len(step_queries.new_Q)) for step, step_queries in posed.items()
+    }
     counts["retrieved"] = dict(retrieved or {})
-    return pl.concat(log_rows(dataset, "prequential", name, fractions(own)) for name, own in counts.items())
+    return pl.concat(log_rows(dataset, "prequential", name, fractions(numbers)) for name, numbers in counts.items())
 
 
 def ranks_of(scored: ScoredQueries, family: str) -> NDArray[np.float64]:
@@ -206,7 +219,7 @@ def ranks_of(scored: ScoredQueries, family: str) -> NDArray[np.float64]:
 
 def _same_queries(scored: Sequence[ScoredQueries]) -> RankingQueries:
     queries = scored[0].queries
-    if any(each.queries is not queries for each in scored):
+    if any(method_scores.queries is not queries for method_scores in scored):
         raise ValueError(f"step {queries.step}: methods were evaluated on other queries; evaluate all on the same ones")
     return queries
 
@@ -233,15 +246,15 @@ def _add_means(
 ) -> None:
     queries = scored[0].queries
     weight_BQ = pair_weights(resamples, queries.source_Q, queries.target_Q)
-    values = [_values(each, ks) for each in scored]
+    values = [_values(method_scores, ks) for method_scores in scored]
     for metric, family in values[0]:
-        value_QM = np.column_stack([each[metric, family] for each in values])
+        value_QM = np.column_stack([method_values[metric, family] for method_values in values])
         parts = slices if (metric, family) == ("mrr", MIXED) else [part for part in MAIN_SLICES if part in slices]
         for part, measured in _means_by_slice(value_QM, weight_BQ, {part: slices[part] for part in parts}).items():
-            for each, own in zip(scored, measured, strict=True):
-                found[each.method, each.seed][metric, family, part] = own
+            for method_scores, cells in zip(scored, measured, strict=True):
+                found[method_scores.method, method_scores.seed][metric, family, part] = cells
                 if family == MIXED and part == KNOWN:
-                    found[each.method, each.seed][metric, family, ALL] = _with_misses(own, queries)
+                    found[method_scores.method, method_scores.seed][metric, family, ALL] = _with_misses(cells, queries)
 
 
 def _means_by_slice(
@@ -288,5 +301,5 @@ def _family_metrics(
                 name: Measured(metric(positive_P, score_P), len(score_P), np.empty(0))
                 for name, metric in PAIR_METRICS.items()
             }
-        cells |= {(name, family, part): own for name, own in measured.items()}
+        cells |= {(name, family, part): value for name, value in measured.items()}
     return cells

@@ -33,18 +33,18 @@ def wilcoxon_tests(metrics: pl.DataFrame, *, slice_name: str = "all") -> pl.Data
     the p-values are too small: the interval of the difference is stricter there. `metrics` has the columns of
     METRICS_SCHEMA.
     """
-    wanted = (pl.col("metric") == "auc") & (pl.col("slice") == slice_name) & pl.col("seed").is_not_null()
-    rows = metrics.filter(wanted & ~pl.col("step").is_in(["micro", "macro"])).select(
+    is_compared = (pl.col("metric") == "auc") & (pl.col("slice") == slice_name) & pl.col("seed").is_not_null()
+    rows = metrics.filter(is_compared & ~pl.col("step").is_in(["micro", "macro"])).select(
         "method", "seed", "step", "value", "is_baseline"
     )
     compared = rows.filter(~pl.col("is_baseline")).join(
         rows.filter("is_baseline"), on=["seed", "step"], suffix="_baseline", maintain_order="left_right"
     )
     tests = []
-    for (method,), own in compared.group_by("method", maintain_order=True):
+    for (method,), of_method in compared.group_by("method", maintain_order=True):
         differences = {
             name: (group["value"] - group["value_baseline"]).to_numpy()
-            for (name,), group in own.group_by("method_baseline", maintain_order=True)
+            for (name,), group in of_method.group_by("method_baseline", maintain_order=True)
             if len(group) >= MIN_DIFFERENCES
         }
         p_values = [_signed_rank(difference_T) for difference_T in differences.values()]

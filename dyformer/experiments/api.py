@@ -152,8 +152,8 @@ class Model:
                 f"{len(self.graph.nodes):,} nodes are too many to compare all pairs (up to {MAX_NODES:,}): use "
                 f"model.scores(pairs), or the command `dyformer run`, which chooses candidates"
             )
-        wanted = None if ids is None else id_texts(ids)
-        query_A = None if wanted is None else np.unique(self.graph.numbers_of(wanted, side=0))
+        texts = None if ids is None else id_texts(ids)
+        query_A = None if texts is None else np.unique(self.graph.numbers_of(texts, side=0))
         with self._scoring():
             best = self.forecast.top(k, links=links, query_A=query_A)
         named = self.graph.nodes[best["node"]].with_columns(
@@ -211,15 +211,15 @@ class Graph:
 
     def numbers_of(self, ids: pl.Series, *, side: int) -> NDArray[np.int64]:
         """Give the node numbers of ids, which may be integers or texts. Raises ValueError that names unknown ids."""
-        known = self.nodes.with_row_index("number").filter(pl.col("side") == ENDS[side])
-        numbers = dict(zip(known["id"].cast(pl.String), known["number"], strict=True))
+        side_nodes = self.nodes.with_row_index("number").filter(pl.col("side") == ENDS[side])
+        numbers = dict(zip(side_nodes["id"].cast(pl.String), side_nodes["number"], strict=True))
         texts = ids.cast(pl.String).to_list()
         unknown = list(dict.fromkeys(str(text) for text in texts if text not in numbers))
         if unknown:
             rest = f" and {len(unknown) - NUM_NAMED} more" if len(unknown) > NUM_NAMED else ""
             raise ValueError(
-                f"unknown ids: {', '.join(unknown[:NUM_NAMED])}{rest}; the log has {len(known)} "
-                f"{'nodes' if len(known) == len(self.nodes) else ENDS[side] + 's'} by step {self.num_steps}"
+                f"unknown ids: {', '.join(unknown[:NUM_NAMED])}{rest}; the log has {len(side_nodes)} "
+                f"{'nodes' if len(side_nodes) == len(self.nodes) else ENDS[side] + 's'} by step {self.num_steps}"
             )
         return np.array([numbers[text] for text in texts], dtype=np.int64)
 
@@ -271,8 +271,8 @@ class Log:
         numbers = nodes.with_row_index("number")
         columns: dict[str, Any] = {"time": self.events["time"].to_physical(), "weight": self.events["weight"]}
         for end, side in zip(ENDS, (0, target_side), strict=True):
-            known = numbers.filter(pl.col("side") == ENDS[side])
-            joined = self.events.select(id=end).join(known, on="id", how="left", maintain_order="left")
+            side_numbers = numbers.filter(pl.col("side") == ENDS[side])
+            joined = self.events.select(id=end).join(side_numbers, on="id", how="left", maintain_order="left")
             columns |= {end: joined["number"].cast(pl.Int64)}
             columns |= {f"{end}_side": pl.repeat(side, len(joined), dtype=pl.Int8, eager=True)} if target_side else {}
         parsed = window if isinstance(window, Window) else Window.parse(str(window))
@@ -389,7 +389,7 @@ def fit(
             chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed)
             for end in model_steps(step - 1)
         ]
-        weights = {end: own for each in trained for end, own in each.weights.items()}
+        weights = {end: model_weights for model in trained for end, model_weights in model.weights.items()}
         chosen = replace(trained[-1], weights=weights)
     if isinstance(chosen, Embedder):
         chosen = FittedOnce(method=chosen)
@@ -401,8 +401,8 @@ def fit(
     forecaster = title if vector_ND is None else FORECASTER_WITH + title
     record = None
     if can_store(forecast, named):
-        about = {"method": forecaster, "time_unit": graph.time_unit, "window": str(graph.window)}
-        record = forecast_record(forecast, named, seed=seed) | about
+        description = {"method": forecaster, "time_unit": graph.time_unit, "window": str(graph.window)}
+        record = forecast_record(forecast, named, seed=seed) | description
     return Model(
         graph=known,
         vector_ND=vector_ND,
@@ -478,12 +478,12 @@ def evaluate(  # noqa: PLR0913 - what a comparison may vary
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: the protocol {chosen.name!r} does not evaluate methods of this kind")
     log: Any = GraphLog(of=graph)  # it has all that the protocols IN_MEMORY read
-    wanted = None if steps is None else ",".join(map(str, several("steps", steps, least=0)))
-    units = chosen_units(chosen, log, wanted)
+    steps_text = None if steps is None else ",".join(map(str, several("steps", steps, least=0)))
+    units = chosen_units(chosen, log, steps_text)
     jobs = [
-        Job(log=log, units=own, seed=seed, config=experiment.of_seed(seed).graph, settings=chosen.chosen)
+        Job(log=log, units=job, seed=seed, config=experiment.of_seed(seed).graph, settings=chosen.chosen)
         for seed in several("seeds", seeds, least=0)
-        for own in chosen.jobs(units)
+        for job in chosen.jobs(units)
     ]
     results = [
         _result(chosen, job, named, f"seed {job.seed} ({number} of {len(jobs)})", say)

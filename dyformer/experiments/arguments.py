@@ -51,7 +51,7 @@ def several(name: str, value: object, *, least: int) -> list[int]:
     """Give an argument that is an integer, or several of them, as a list; raises ValueError."""
     if isinstance(value, SupportsIndex) or not isinstance(value, Iterable) or isinstance(value, str | bytes):
         return [whole(name, value, least=least)]
-    numbers = [whole(name, each, least=least) for each in value]
+    numbers = [whole(name, entry, least=least) for entry in value]
     if not numbers:
         raise ValueError(f"{name} = []: expected one integer at least, from {least}")
     return numbers
@@ -66,7 +66,11 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
 def texts(name: str, value: object) -> list[str]:
     """Give an argument that is a text, or several of them, as a list; raises ValueError."""
     values = [value] if isinstance(value, str) else value
-    if not isinstance(values, Sequence) or isinstance(values, bytes) or not all(isinstance(own, str) for own in values):
+    if (
+        not isinstance(values, Sequence)
+        or isinstance(values, bytes)
+        or not all(isinstance(text, str) for text in values)
+    ):
         raise ValueError(f'{name} = {value!r}: expected texts such as ["1d"], found {type(value).__name__}')
     return list(values)
 
@@ -76,8 +80,8 @@ def settings_of(value: object) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        found = type(value).__name__
-        raise ValueError(f'settings: expected a dictionary such as {{"model.num_layers": 4}}, found {found} {value!r}')
+        kind = type(value).__name__
+        raise ValueError(f'settings: expected a dictionary such as {{"model.num_layers": 4}}, found {kind} {value!r}')
     return dict(value)
 
 
@@ -89,10 +93,10 @@ def check_device(device: object) -> None:
     import torch
 
     try:
-        found = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        parsed = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'device = {device!r}: expected "cpu", "cuda" or "cuda:1"') from error
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
         raise ValueError(f'device = {device!r}: this machine has {torch.cuda.device_count()} GPUs; pass device="cpu"')
 
 
@@ -119,7 +123,7 @@ def id_texts(ids: object) -> pl.Series:
     single = isinstance(ids, str | int | np.integer) and not isinstance(ids, bool)
     if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
         raise ValueError(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
-    return pl.Series([str(each) for each in ([ids] if single else ids)], dtype=pl.String)  # pyright: ignore[reportGeneralTypeIssues]
+    return pl.Series([str(number) for number in ([ids] if single else ids)], dtype=pl.String)  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def pair_frame(pairs: Any) -> pl.DataFrame:
@@ -142,12 +146,12 @@ def pair_frame(pairs: Any) -> pl.DataFrame:
 def typed_ids(events: pl.DataFrame, *, are_texts: bool) -> list[pl.Series]:
     """Give the ids of both ends as Int64 where each is the usual text of such a number, else as texts."""
     ids = [events[end] for end in ENDS]
-    if are_texts or all(each.dtype.is_integer() for each in ids):
-        return [each.cast(pl.String if are_texts else pl.Int64) for each in ids]
-    ids = [each.cast(pl.String) for each in ids]
-    distinct = pl.concat([each.unique() for each in ids])
+    if are_texts or all(column.dtype.is_integer() for column in ids):
+        return [column.cast(pl.String if are_texts else pl.Int64) for column in ids]
+    ids = [column.cast(pl.String) for column in ids]
+    distinct = pl.concat([column.unique() for column in ids])
     is_number = distinct.cast(pl.Int64, strict=False).cast(pl.String) == distinct
-    return [each.cast(pl.Int64) for each in ids] if is_number.fill_null(value=False).all() else ids
+    return [column.cast(pl.Int64) for column in ids] if is_number.fill_null(value=False).all() else ids
 
 
 def has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:

@@ -152,8 +152,8 @@ def plots_of(page: str) -> dict[str, bytes]:
 
 def _contents(parts: Iterable[str]) -> Iterator[str]:
     """Give a list of links to the headings of the page."""
-    headings = [found for part in parts if (found := HEADING.fullmatch(part))]
-    links = "".join(f'<a href="#{found[1]}">{found[2]}</a>' for found in headings)
+    headings = [heading for part in parts if (heading := HEADING.fullmatch(part))]
+    links = "".join(f'<a href="#{heading[1]}">{heading[2]}</a>' for heading in headings)
     yield f"<nav>{links}</nav>"
 
 

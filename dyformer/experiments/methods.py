@@ -149,7 +149,7 @@ class Variation:
         A whole part, such as `pretrain`, counts as set if any of its settings is.
         """
         part, changes = name.partition(".")[0], self.all_changes
-        is_in_part = any(own.startswith(f"{name}.") for own in changes)
+        is_in_part = any(changed.startswith(f"{name}.") for changed in changes)
         return is_in_part or name in changes or (part in changes and changes[part] is None)
 
     def changed(self, experiment: Experiment) -> Experiment:
@@ -350,8 +350,8 @@ def baselines_of(kinds: tuple[type, ...]) -> frozenset[str]:
     """Give the titles of known methods with one of these interfaces that ours are compared with."""
     of_links = {title: method for title, method in METHODS.items() if title in BASELINES}
     of_events = {title: method for title, method in EVENT_METHODS.items() if not isinstance(method, EventForecaster)}
-    known = {**of_links, **NODE_METHODS, **of_events}
-    return frozenset(title for title, method in known.items() if isinstance(method, kinds))
+    titles = {**of_links, **NODE_METHODS, **of_events}
+    return frozenset(title for title, method in titles.items() if isinstance(method, kinds))
 
 
 TRAINED_BASELINES = frozenset(title for title in BASELINES if isinstance(METHODS[title], Embedder))
@@ -364,20 +364,22 @@ ON_REQUEST = TRAINED_BASELINES | {"Event forecaster by pair"}
 
 def method_of(row: str) -> Method | NodeScorer | None:
     """Return the method of a title; of a row such as "DyFormer, pre-training" of the study `cost`, that of DyFormer."""
-    known = {**METHODS, **VARIATIONS, **NODE_METHODS}
-    return known.get(row, known.get(row.partition(", ")[0]))
+    all_methods = {**METHODS, **VARIATIONS, **NODE_METHODS}
+    return all_methods.get(row, all_methods.get(row.partition(", ")[0]))
 
 
 def default_methods(kinds: tuple[type, ...] = USUAL_KINDS) -> dict[str, Any]:
     """Give the methods of a benchmark that names none: those of these interfaces, without ON_REQUEST."""
-    known = {**METHODS, **NODE_METHODS, **EVENT_METHODS}
-    return {title: method for title, method in known.items() if title not in ON_REQUEST and isinstance(method, kinds)}
+    all_methods = {**METHODS, **NODE_METHODS, **EVENT_METHODS}
+    return {
+        title: method for title, method in all_methods.items() if title not in ON_REQUEST and isinstance(method, kinds)
+    }
 
 
 def pair_scorers(*, on_request: bool = False) -> dict[str, Scorer]:
     """Give the METHODS that score pairs without vectors; those of ON_REQUEST only `on_request`."""
-    known = {title: method for title, method in METHODS.items() if on_request or title not in ON_REQUEST}
-    return {title: method for title, method in known.items() if isinstance(method, Scorer)}
+    all_methods = {title: method for title, method in METHODS.items() if on_request or title not in ON_REQUEST}
+    return {title: method for title, method in all_methods.items() if isinstance(method, Scorer)}
 
 
 def capped(method: Method, max_epochs: int | None) -> Method:
@@ -387,10 +389,10 @@ def capped(method: Method, max_epochs: int | None) -> Method:
     """
     if max_epochs is None or not is_dataclass(method):
         return method
-    arguments = {each.name for each in fields(method) if each.init}
-    own = {name: getattr(method, name) for name in EPOCHS if name in arguments}
-    own = {name: epochs for name, epochs in own.items() if epochs is None or isinstance(epochs, int)}
-    fewer = {name: max_epochs for name, epochs in own.items() if epochs is None or epochs > max_epochs}
+    arguments = {field.name for field in fields(method) if field.init}
+    epochs_of = {name: getattr(method, name) for name in EPOCHS if name in arguments}
+    epochs_of = {name: epochs for name, epochs in epochs_of.items() if epochs is None or isinstance(epochs, int)}
+    fewer = {name: max_epochs for name, epochs in epochs_of.items() if epochs is None or epochs > max_epochs}
     return replace(method, **fewer) if fewer else method
 
 
@@ -431,17 +433,15 @@ def named_methods(methods: "Sequence[str | Method] | Mapping[str, Method] | None
     if isinstance(methods, Mapping | list | tuple | set | frozenset) and not methods:
         raise ValueError(f'methods = {methods!r}: expected one method at least, such as "L3"')
     if methods is None or isinstance(methods, Mapping):
-        given = default_methods() if methods is None else methods
-        return {title: checked_method(title, method) for title, method in given.items()}
+        chosen = default_methods() if methods is None else methods
+        return {title: checked_method(title, method) for title, method in chosen.items()}
     named: dict[str, Method] = {}
-    for wanted in methods if isinstance(methods, list | tuple | set | frozenset) else [methods]:
+    for entry in methods if isinstance(methods, list | tuple | set | frozenset) else [methods]:
         name = (
-            full_title(wanted, METHODS)
-            if isinstance(wanted, str)
-            else getattr(wanted, "__name__", type(wanted).__name__)
+            full_title(entry, METHODS) if isinstance(entry, str) else getattr(entry, "__name__", type(entry).__name__)
         )
-        method = METHODS[name] if isinstance(wanted, str) else checked_method(name, wanted)
-        title = next((title for title, known in METHODS.items() if known is method), name)
+        method = METHODS[name] if isinstance(entry, str) else checked_method(name, entry)
+        title = next((title for title, usual_method in METHODS.items() if usual_method is method), name)
         if title in named:
             raise ValueError(f"two methods have the title {title!r}: give a mapping from titles of your own to methods")
         named[title] = method
@@ -464,13 +464,17 @@ def own_errors(title: str, method: object, where: str, *, is_alone: bool = True)
         yield
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename in _files_of(method)]
-        is_of_another = not own and (not is_alone or isinstance(error, OSError | MemoryError | MissingExtra))
+        frames_of_method = [frame for frame in frames if frame.filename in _files_of(method)]
+        is_of_another = not frames_of_method and (
+            not is_alone or isinstance(error, OSError | MemoryError | MissingExtra)
+        )
         if is_built_in(method) or is_of_another or str(error).startswith(f"{title}:"):
             raise
-        last = (own or frames)[-1]
-        given = "" if own else ", from what the method gave"
-        raise MethodFailed(f"{title}, {where}: {_found(error)}{given} ({last.filename}, line {last.lineno})") from error
+        last = (frames_of_method or frames)[-1]
+        origin = "" if frames_of_method else ", from what the method gave"
+        raise MethodFailed(
+            f"{title}, {where}: {_found(error)}{origin} ({last.filename}, line {last.lineno})"
+        ) from error
 
 
 def _files_of(method: object) -> set[str]:
@@ -518,10 +522,12 @@ def settings_of(method: Any, experiment: Experiment) -> dict[str, Any]:
     """
     if isinstance(method, Variation | TrainingStage):
         return as_record(method.changed(experiment).capped, READ[:-1])
-    own = (
-        {each.name: getattr(method, each.name) for each in fields(method) if each.init} if is_dataclass(method) else {}
+    parameters = (
+        {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+        if is_dataclass(method)
+        else {}
     )
-    return own if isinstance(method, Ranker) else {**as_record(experiment, "graph"), **own}
+    return parameters if isinstance(method, Ranker) else {**as_record(experiment, "graph"), **parameters}
 
 
 def _reads(method: Any, name: str) -> bool:
@@ -530,7 +536,7 @@ def _reads(method: Any, name: str) -> bool:
     if isinstance(method, Variation):
         return part in READ and not method.sets(name)
     if part == "max_epochs":
-        return is_dataclass(method) and any(each.name in EPOCHS for each in fields(method) if each.init)
+        return is_dataclass(method) and any(field.name in EPOCHS for field in fields(method) if field.init)
     return part == "graph" and not isinstance(method, Ranker)
 
 
@@ -538,5 +544,9 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """Give a record with dotted names, in its order; a part that is none stays under its own name."""
     flat: dict[str, Any] = {}
     for name, value in record.items():
-        flat |= {f"{name}.{inner}": own for inner, own in value.items()} if isinstance(value, dict) else {name: value}
+        flat |= (
+            {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
     return flat

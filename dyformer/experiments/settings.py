@@ -143,7 +143,7 @@ class Experiment:
         for name in changes:
             if name not in _names():
                 raise _unknown(name)
-        values = {name: _value(name, given) for name, given in changes.items()}
+        values = {name: _value(name, text) for name, text in changes.items()}
         whole = {name: value for name, value in values.items() if "." not in name}
         fresh = _replaced(self, "", whole)
         for part, kind in PARTS.items():
@@ -182,12 +182,12 @@ def as_record(experiment: Experiment, part: str | tuple[str, ...] | None = None)
         UnknownSetting: a part that an experiment does not have.
     """
     names = [field.name for field in fields(Experiment)]
-    wanted = names if part is None else [part] if isinstance(part, str) else list(part)
-    for name in wanted:
+    parts = names if part is None else [part] if isinstance(part, str) else list(part)
+    for name in parts:
         if name not in names:
             raise UnknownSetting(f"an experiment has no part {name!r}; it has {', '.join(names)}")
     record = asdict(experiment)
-    return json.loads(json.dumps({name: record[name] for name in names if name in wanted}))
+    return json.loads(json.dumps({name: record[name] for name in names if name in parts}))
 
 
 def from_record(record: Mapping[str, Any]) -> Experiment:
@@ -202,7 +202,7 @@ def from_record(record: Mapping[str, Any]) -> Experiment:
             try:
                 parts[name] = PARTS[name](**parts[name])
             except ValidationError as error:
-                wrong = ", ".join(f"{name}.{found['loc'][0]}" for found in error.errors() if found["loc"])
+                wrong = ", ".join(f"{name}.{fault['loc'][0]}" for fault in error.errors() if fault["loc"])
                 raise OldSettings(f"another version of dyformer stored these settings ({wrong}): train again") from None
     return Experiment(**parts)
 
@@ -233,14 +233,14 @@ def _replaced(owner: Part, prefix: str, values: dict[str, Any]) -> Part:
     try:
         return replace(owner, **values)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except ValidationError as error:
-        found = error.errors()[0]
-    if not found["loc"]:  # a rule over several fields
-        raise ValueError(str(found.get("ctx", {}).get("error", found["msg"])))
-    name, given = str(found["loc"][0]), found["input"]
+        fault = error.errors()[0]
+    if not fault["loc"]:  # a rule over several fields
+        raise ValueError(str(fault.get("ctx", {}).get("error", fault["msg"])))
+    name, value = str(fault["loc"][0]), fault["input"]
     field = _fields(type(owner))[name]
-    if found["type"] in ("greater_than_equal", "less_than_equal"):
-        raise ValueError(f"{prefix}{name}: expected {_limits(field)}, got {given}")
-    raise ValueError(f"{prefix}{name}: expected {_kind(field)}, got {given!r} ({type(given).__name__})")
+    if fault["type"] in ("greater_than_equal", "less_than_equal"):
+        raise ValueError(f"{prefix}{name}: expected {_limits(field)}, got {value}")
+    raise ValueError(f"{prefix}{name}: expected {_kind(field)}, got {value!r} ({type(value).__name__})")
 
 
 def _unknown(name: str) -> UnknownSetting:

@@ -51,9 +51,9 @@ def cells(table: TableOf, rows: pl.DataFrame) -> pl.DataFrame:
         ]
         if column.digits is not None:
             numbers = [number.round(column.digits) for number in numbers]
-        own = rows.filter(metric=column.metric, family=column.family, step=column.over)
-        own = own.clear() if is_single and column.single is None else own
-        by_seed, together = (own.filter(condition) for condition in (OF_A_SEED, ~OF_A_SEED))
+        column_rows = rows.filter(metric=column.metric, family=column.family, step=column.over)
+        column_rows = column_rows.clear() if is_single and column.single is None else column_rows
+        by_seed, together = (column_rows.filter(condition) for condition in (OF_A_SEED, ~OF_A_SEED))
         num = pl.col("num_pairs").max().alias(f"{column.title}_num")
         deviation = (column.scale * pl.col(column.value).std()).alias(f"{column.title}_std")
         means = (by_seed if together.is_empty() else together).group_by("method").agg(*numbers, num)
@@ -74,11 +74,11 @@ def printed_tables(protocol: Protocol, metrics: pl.DataFrame, dataset: str) -> d
     published values among or below them.
     """
     rows = metrics.filter(pl.col("method") != "-", protocol=protocol.name, dataset=dataset)
-    made = {
+    columns = {
         table.key: _printed(protocol, table, rows.filter(slice=table.slice), metrics.filter(dataset=dataset))
         for table in protocol.tables
     }
-    return {key: table for key, table in made.items() if table is not None}
+    return {key: table for key, table in columns.items() if table is not None}
 
 
 def run_tables(metrics: pl.DataFrame, dataset: str) -> list[PrintedTable]:
@@ -106,9 +106,9 @@ def score_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
         names = {"Micro AUC": "micro", "Macro AUC": "macro", "Macro AUC_num": "num_pairs", "difference": "difference"}
         names |= {f"Macro AUC_{end}": end for end in ("low", "high")}
         names |= {f"difference_{end}": f"difference_{end}" for end in ("low", "high")}
-        own = cells(part, rows.filter(slice=part.slice))
-        own = own.select("method", *(pl.col(title).alias(prefix + name) for title, name in names.items()))
-        table = table.join(own, on="method", how="left")
+        part_cells = cells(part, rows.filter(slice=part.slice))
+        part_cells = part_cells.select("method", *(pl.col(title).alias(prefix + name) for title, name in names.items()))
+        table = table.join(part_cells, on="method", how="left")
         for method, values in part.published.get(dataset, {}).items():
             published.setdefault(method, {"method": method}).update(
                 {prefix + names[title]: value for title, value in values.items()}
@@ -149,15 +149,15 @@ def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl
     if main.is_empty():
         return None
     dataset = main["dataset"][0]
-    units, own = units_of(main), cells(table, rows).filter(pl.col(table.main.title).is_not_null()).to_dicts()
-    if not own:  # rows of single steps alone, beside which no mean over steps stands
+    units, main_rows = units_of(main), cells(table, rows).filter(pl.col(table.main.title).is_not_null()).to_dicts()
+    if not main_rows:  # rows of single steps alone, beside which no mean over steps stands
         return None
     published = [{"method": method, **values} for method, values in table.published.get(dataset, {}).items()]
 
     def order(row: dict[str, Any]) -> tuple[float, str]:
         return -row[table.main.title], row["method"]
 
-    ordered = [*sorted(own, key=order), *sorted(published, key=order)]
+    ordered = [*sorted(main_rows, key=order), *sorted(published, key=order)]
     ordered = ordered if table.published_below else sorted(ordered, key=order)
     columns: dict[str, list[str | None]] = {"method": [row["method"] for row in ordered]}
     for column in table.columns:
@@ -171,7 +171,7 @@ def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl
     num_seeds = main["seed"].drop_nulls().n_unique()
     title = table.title.format(
         dataset=dataset,
-        num=f"{max(row[f'{table.main.title}_num'] or 0 for row in own):,}",
+        num=f"{max(row[f'{table.main.title}_num'] or 0 for row in main_rows):,}",
         number=len(units),
         where=_where(units),
         steps=f"{len(units)} step{'s' * (len(units) > 1)}",

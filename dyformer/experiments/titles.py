@@ -68,7 +68,7 @@ def check_title(name: str) -> None:
 def full_title(name: str, titles: Iterable[str]) -> str:
     """Complete a title, in any case and shortened as long as it fits one only. Raises UnknownMethod."""
     slugs, slug = {_slug(title): title for title in titles}, _slug(name)
-    near = [title for known, title in slugs.items() if slug and known.startswith(slug)]
+    near = [title for slug_known, title in slugs.items() if slug and slug_known.startswith(slug)]
     if slug in slugs or len(near) == 1:
         return slugs.get(slug) or near[0]
     close = get_close_matches(slug, slugs, n=1)

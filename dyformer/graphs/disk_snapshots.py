@@ -153,8 +153,8 @@ def snapshot_faults(snapshot_tables: Mapping[str, pl.DataFrame]) -> list[str]:
 
 def faults_in(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Check the tables of a connection as `snapshot_faults` does."""
-    found = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
-    return [f"violated: {claim} ({num_rows} rows)" for claim, num_rows in found.items() if num_rows]
+    counts = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
+    return [f"violated: {claim} ({num_rows} rows)" for claim, num_rows in counts.items() if num_rows]
 
 
 def _number(connection: duckdb.DuckDBPyConnection, query: str) -> int:

@@ -152,14 +152,14 @@ def _eigen(part: sparse.csr_array) -> tuple[Values, Values, Values]:
     start_R, num_vectors = np.random.default_rng(0).random(num_rows), min(NUM_VECTORS, num_rows)
     matrix, tolerance = _iterated(part, TOLERANCE)
     try:
-        found = eigsh(
+        eigen = eigsh(
             matrix,
             k=RANK,
             v0=start_R.astype(matrix.dtype),
             ncv=num_vectors,
             tol=tolerance,  # pyright: ignore[reportArgumentType]  # scipy takes a float
         )
-        value_V, vector_RV = map(np.asarray, found)
+        value_V, vector_RV = map(np.asarray, eigen)
     except ArpackError:
         basis_RV = _basis(part)
         value_V, within_VV = np.linalg.eigh(basis_RV.T @ (part @ basis_RV))
@@ -175,8 +175,8 @@ def _singular(part: sparse.csr_array, rank: int) -> tuple[Values, Values, Values
     matrix, tolerance = _iterated(part, 0)
     start_V = np.random.default_rng(0).random(num_vectors).astype(matrix.dtype)
     try:
-        found = svds(matrix, k=rank, v0=start_V, tol=tolerance)  # pyright: ignore[reportArgumentType]  # as above
-        left_RV, value_V, right_VC = map(np.asarray, found)
+        singular = svds(matrix, k=rank, v0=start_V, tol=tolerance)  # pyright: ignore[reportArgumentType]  # as above
+        left_RV, value_V, right_VC = map(np.asarray, singular)
     except ArpackError:
         basis_RV = _basis(part)
         within_VV, value_V, right_VC = np.linalg.svd((part.T @ basis_RV).T, full_matrices=False)

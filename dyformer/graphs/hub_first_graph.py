@@ -62,9 +62,9 @@ def with_own_numbers(union: TemporalUnionGraph) -> TemporalUnionGraph:
     """
     number_N = np.arange(union.num_nodes, dtype=np.uint32)
     rows = union.indptr_N1, union.neighbor_M.view(np.uint32)  # without a copy: no number is negative
-    own = replace(union)  # another object with the same arrays
-    vars(own)["hub_first_graph"] = _graph(number_N, number_N, rows, num_hubs=0)
-    return own
+    copied = replace(union)  # another object with the same arrays
+    vars(copied)["hub_first_graph"] = _graph(number_N, number_N, rows, num_hubs=0)
+    return copied
 
 
 def _hubs_first(union: TemporalUnionGraph) -> HubFirstGraph:

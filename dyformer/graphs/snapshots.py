@@ -242,7 +242,7 @@ def _pairs_with_self(snapshot: Snapshot, num_nodes: int) -> NDArray[np.int64]:
 
 def history_digests(graph: DynamicGraph) -> list[str]:
     """Give the digest of each step's history: of the snapshots and the nodes of all steps up to it."""
-    digest, found, num_nodes = hashlib.sha256(), [], 0
+    digest, snapshots_read, num_nodes = hashlib.sha256(), [], 0
     for snapshot in graph.snapshots:
         new = slice(num_nodes, snapshot.num_nodes)
         counts = (snapshot.start_time, snapshot.end_time, snapshot.num_interactions, snapshot.num_self_loops)
@@ -250,9 +250,9 @@ def history_digests(graph: DynamicGraph) -> list[str]:
         for values in (np.array(counts), *ends, graph.node_N[new], graph.side_N[new]):
             digest.update(len(values).to_bytes(8, "little"))
             digest.update(values.astype(np.float64 if values is snapshot.weight_E else np.int64).tobytes())
-        found.append(digest.hexdigest())
+        snapshots_read.append(digest.hexdigest())
         num_nodes = snapshot.num_nodes
-    return found
+    return snapshots_read
 
 
 def to_tables(graph: DynamicGraph) -> dict[str, pl.DataFrame]:

@@ -72,8 +72,8 @@ def local_file(path: str | Path, member: str | None = None, limits: ReadLimits |
     """Make a file of this machine a file of a log; its `open` raises the errors of `decompressed`."""
     limits = limits or ReadLimits()
     name = os.fsencode(path).decode("utf-8", "backslashreplace")  # a name need not be text, but a message is
-    opened = partial(decompressed, name, partial(Path(path).open, "rb"), member, limits)
-    return RawFile(name=name, open=opened, limits=limits, stamp=partial(_stamp, Path(path)))
+    open_content = partial(decompressed, name, partial(Path(path).open, "rb"), member, limits)
+    return RawFile(name=name, open=open_content, limits=limits, stamp=partial(_stamp, Path(path)))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -155,7 +155,7 @@ def _zip_member(name: str, max_bytes: int, stored: BinaryIO, member: str | None)
         try:
             archive = zipfile.ZipFile(stored)
             names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-            found = archive.open(_wanted(names, member, name))
+            stream = archive.open(_wanted(names, member, name))
         except LogError:
             raise
         except BROKEN_ARCHIVE as error:
@@ -163,7 +163,7 @@ def _zip_member(name: str, max_bytes: int, stored: BinaryIO, member: str | None)
         except (RuntimeError, NotImplementedError) as error:  # zipfile's own errors for these two
             raise DamagedLog(f"{name} cannot be unpacked ({error}): unpack it first, with another program") from error
         unless_opened.pop_all()
-    return CheckedStream(name, max_bytes, found, stored)
+    return CheckedStream(name, max_bytes, stream, stored)
 
 
 def _tar_member(name: str, max_bytes: int, opened: Callable[[], ByteStream], member: str | None) -> ByteStream:
@@ -171,14 +171,14 @@ def _tar_member(name: str, max_bytes: int, opened: Callable[[], ByteStream], mem
     with closing(_Headers(opened())) as headers:
         files = (entry.name for _, entry in _entries(name, max_bytes, headers) if entry.isfile())
         names = list(files if member else islice(files, MAX_NAMES))
-    wanted = _wanted(names, member, name)
+    entry_name = _wanted(names, member, name)
     headers = _Headers(opened())
     for archive, entry in _entries(name, max_bytes, headers):
-        if entry.isfile() and entry.name == wanted:
+        if entry.isfile() and entry.name == entry_name:
             headers.left = max_bytes
-            found = archive.extractfile(entry)
-            assert found is not None
-            return CheckedStream(name, max_bytes, found, headers)
+            stream = archive.extractfile(entry)
+            assert stream is not None
+            return CheckedStream(name, max_bytes, stream, headers)
     raise DamagedLog(f"{name} changed while it was read: read it again")
 
 
@@ -232,12 +232,12 @@ def _entries(name: str, max_bytes: int, headers: _Headers) -> Iterator[tuple[tar
 def _wanted(names: list[str], member: str | None, archive: str) -> str:
     if member is None and len(names) == 1:
         return names[0]
-    found = [name for name in names if PurePosixPath(name).name == member]
-    if len(found) == 1:
-        return found[0]
-    wanted = f"no single {member}" if member else "more than one file, or none"
+    fitting = [name for name in names if PurePosixPath(name).name == member]
+    if len(fitting) == 1:
+        return fitting[0]
+    expected = f"no single {member}" if member else "more than one file, or none"
     raise DamagedLog(
-        f"the archive {archive} holds {wanted} ({', '.join(names[:MAX_NAMES])}): unpack it and name the log itself"
+        f"the archive {archive} holds {expected} ({', '.join(names[:MAX_NAMES])}): unpack it and name the log itself"
     )
 
 

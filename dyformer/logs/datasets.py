@@ -172,10 +172,10 @@ DATASETS = {dataset.name: dataset for dataset in _KNOWN}
 def dataset_named(name: str, stored: Iterable[str] = ()) -> Dataset:
     """Find a known log by name; raises ValueError with the known names and those that are `stored`."""
     if name not in DATASETS:
-        known = list(dict.fromkeys([*DATASETS, *sorted(stored)]))
-        near = difflib.get_close_matches(name, known, n=1)
+        names = list(dict.fromkeys([*DATASETS, *sorted(stored)]))
+        near = difflib.get_close_matches(name, names, n=1)
         raise ValueError(
             f"no known dataset is called {name!r}{f', did you mean {near[0]!r}?' if near else ''};"
-            f" known: {', '.join(known)}. For your own log, pass its file: dyformer run {name} --log FILE"
+            f" known: {', '.join(names)}. For your own log, pass its file: dyformer run {name} --log FILE"
         )
     return DATASETS[name]

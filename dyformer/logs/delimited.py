@@ -79,20 +79,22 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
     Files after the first may also lack the header.
     """
     most = plan.max_fields if plan.max_fields is not None else 1 << 30
-    wanted = plan.columns.by_role()
+    column_of = plan.columns.by_role()
     if not plan.has_header:
-        at = {role: int(column) for role, column in wanted.items()}
+        at = {role: int(column) for role, column in column_of.items()}
         _check_names(file, plan, first_row, line, at)
         return Positions(at=at, num_fields=range(plan.min_fields, most + 1))
     names = tuple(parsed(first_row, str(plan.separator))[0])
-    known = {role: position(role, column, plan.names, len(plan.names), file.name) for role, column in wanted.items()}
-    is_header = all(column in names for column in wanted.values() if isinstance(column, str))
-    if not is_header and known["time"] < len(names):
-        texts = pl.Series([names[known["time"]]])
+    position_of = {
+        role: position(role, column, plan.names, len(plan.names), file.name) for role, column in column_of.items()
+    }
+    is_header = all(column in names for column in column_of.values() if isinstance(column, str))
+    if not is_header and position_of["time"] < len(names):
+        texts = pl.Series([names[position_of["time"]]])
         if read_times(texts, plan.time_unit)["time"][0] is not None:
-            return Positions(at=known, num_fields=range(plan.min_fields, most + 1))
+            return Positions(at=position_of, num_fields=range(plan.min_fields, most + 1))
     where = f"{file.name}, line {line}"
-    at = {role: position(role, column, names, len(names), where) for role, column in wanted.items()}
+    at = {role: position(role, column, names, len(names), where) for role, column in column_of.items()}
     more = len(names) - len(plan.names)
     return Positions(at=at, num_fields=range(plan.min_fields + more, most + more + 1), header=first_row.strip(BLANK))
 
@@ -102,11 +104,11 @@ def _check_names(file: RawFile, plan: ReadPlan, first_row: str, line: int, at: d
     names = parsed(first_row, str(plan.separator))[0]
     otherwise = {role: column for role, column in roles_by_name(names).items() if role in at and at[role] != column}
     if otherwise:
-        found = ", ".join(f"{names[column]!r} in column {column + 1}" for column in otherwise.values())
-        wanted = ", ".join(f"{role} in column {at[role] + 1}" for role in otherwise)
+        listed = ", ".join(f"{names[column]!r} in column {column + 1}" for column in otherwise.values())
+        expected = ", ".join(f"{role} in column {at[role] + 1}" for role in otherwise)
         raise AmbiguousLog(
-            f"{file.name}, line {line} is a header with {found}, but the files before it have none and are read with"
-            f" {wanted}: ingest it on its own, or write its columns in their order"
+            f"{file.name}, line {line} is a header with {listed}, but the files before it have none and are read with"
+            f" {expected}: ingest it on its own, or write its columns in their order"
         )
 
 

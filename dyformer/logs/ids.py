@@ -44,8 +44,8 @@ def united(blocks: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
     """Give the ids of all blocks one type: integers only where every block that has rows has integers."""
     types = {block.schema[name] for block in blocks if block.height for name in ENDS} or {ID}
     if ID not in types:
-        wanted = pl.Int64 if len(types) > 1 else types.pop()
-        return [block.with_columns(pl.col(ENDS).cast(wanted)) for block in blocks]
+        common = pl.Int64 if len(types) > 1 else types.pop()
+        return [block.with_columns(pl.col(ENDS).cast(common)) for block in blocks]
     columns = iter(_written([block[name] for block in blocks for name in ENDS]))
     return [block.with_columns(next(columns) for _ in ENDS) for block in blocks]
 

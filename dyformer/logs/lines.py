@@ -160,7 +160,7 @@ def _undecodable_lines(block: bytes, bounds: NDArray[np.int64]) -> list[int]:
     """Find the lines that are not UTF-8: decode up to an error, note its line, and go on after that line."""
     if block.isascii():
         return []
-    found: list[int] = []
+    ends: list[int] = []
     view, start = memoryview(block), 0
     while start < len(block):
         # Short pieces, because a decoder allocates for its whole input: each error would cost a copy of the block.
@@ -168,10 +168,10 @@ def _undecodable_lines(block: bytes, bounds: NDArray[np.int64]) -> list[int]:
         try:
             codecs.utf_8_decode(view[start:stop], "strict", True)
         except UnicodeDecodeError as error:
-            found.append(int(np.searchsorted(bounds, start + error.start, side="right")) - 1)
-            stop = int(bounds[found[-1] + 1])
+            ends.append(int(np.searchsorted(bounds, start + error.start, side="right")) - 1)
+            stop = int(bounds[ends[-1] + 1])
         start = stop
-    return found
+    return ends
 
 
 def _nul_marked(frame: pl.DataFrame) -> pl.DataFrame:

@@ -113,17 +113,17 @@ def position(role: str, column: str | int, names: tuple[str, ...], num_fields: i
     Raises ColumnNotFound with the columns found, and AmbiguousLog for a name that stands twice.
     """
     if column in names:
-        found = [at for at, name in enumerate(names) if name == column]
-        if len(found) > 1:
+        positions = [at for at, name in enumerate(names) if name == column]
+        if len(positions) > 1:
             raise AmbiguousLog(
-                f"{where}: the name {column!r} stands twice, at the positions {' and '.join(map(str, found))}, counted"
-                f" from 0; choose one of them with `{role}`"
+                f"{where}: the name {column!r} stands twice, at the positions {' and '.join(map(str, positions))},"
+                f" counted from 0; choose one of them with `{role}`"
             )
-        return found[0]
+        return positions[0]
     if str(column).isdecimal() and int(column) < num_fields:
         return int(column)
-    found = listed(names) if names else f"positions 0 to {num_fields - 1} and no header"
-    raise ColumnNotFound(f"{where} has no column {column!r}; found: {found}. Name one of these with `{role}`")
+    there = listed(names) if names else f"positions 0 to {num_fields - 1} and no header"
+    raise ColumnNotFound(f"{where} has no column {column!r}; found: {there}. Name one of these with `{role}`")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -52,14 +52,14 @@ def parsed(text: str, separator: str) -> tuple[list[str], str | None]:
         fields = re.split(r"[ \t]+", line) if separator == " " else line.split(separator)
         return [field.strip(BLANK) for field in fields], None
     field, open_field = _field_patterns(separator)
-    values, at, found = [], 0, None
-    while found is None or found["separator"]:
-        found = field.match(line, at)
-        if found is None:
+    values, at, match = [], 0, None
+    while match is None or match["separator"]:
+        match = field.match(line, at)
+        if match is None:
             return [], "unclosed quote" if open_field.match(line, at) else "broken quoting"
-        quoted, bare = found["quoted"], found["bare"]
+        quoted, bare = match["quoted"], match["bare"]
         values.append((bare if quoted is None else quoted.replace('""', '"')).strip(BLANK))
-        at = found.end()
+        at = match.end()
     return values, None
 
 

@@ -138,8 +138,8 @@ def parquet_start(file: RawFile, num_rows: int) -> tuple[tuple[str, ...], list[l
         batch = next(table.iter_batches(num_rows, columns=single if len(set(names)) == len(names) else None), None)
         if batch is None:
             return names, [[] for _ in names], ()
-        found = dict(zip(single, batch.columns, strict=True)) if batch.num_columns != len(names) else {}
-        arrays = [found.get(name) if found else batch.columns[at] for at, name in enumerate(names)]
+        columns = dict(zip(single, batch.columns, strict=True)) if batch.num_columns != len(names) else {}
+        arrays = [columns.get(name) if columns else batch.columns[at] for at, name in enumerate(names)]
         texts = [
             [""] * batch.num_rows
             if array is None or not _is_single(array.type)

@@ -76,24 +76,24 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
 def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]:
     """Find the position of each role: first as declared, then by the columns' names, then by their values."""
     num_fields = max(table.num_fields, len(table.names))
-    wanted = {field.name: getattr(declared, field.name) for field in fields(Columns)}
+    column_of = {field.name: getattr(declared, field.name) for field in fields(Columns)}
     if declared.is_known and table.names[:1] == ("",):
-        wanted = {role: column + 1 if isinstance(column, int) else column for role, column in wanted.items()}
-    given = {
+        column_of = {role: column + 1 if isinstance(column, int) else column for role, column in column_of.items()}
+    options = {
         role: position(role, column, table.names, num_fields, table.where)
-        for role, column in wanted.items()
+        for role, column in column_of.items()
         if column is not None
     }
-    guessed = dict(given)
+    guessed = dict(options)
     _add_named(table, guessed)
     if "time" not in guessed:
         guessed["time"] = _time_by_value(table, guessed)
     _add_ends(table, guessed)
-    if not table.names and "weight" not in given and table.num_fields == 4 and "label" not in given:
+    if not table.names and "weight" not in options and table.num_fields == 4 and "label" not in options:
         _add_weight(table, guessed)
     how = "by name" if table.names else "by position and value"
     _check_distinct(table, guessed)
-    guesses = [f"{role} column, {how}" for role in guessed if role not in given]
+    guesses = [f"{role} column, {how}" for role in guessed if role not in options]
     roles = {field.name: guessed.get(field.name) for field in fields(Columns)}
     return roles, guesses
 
@@ -121,9 +121,9 @@ def _add_named(table: Table, roles: dict[str, int]) -> None:
         pairs = named_pairs(table.names)
         if len(pairs) > 1:
             both = (f"{_named(table, source)} and {_named(table, target)}" for source, target in pairs)
-            found = "; ".join(both)
+            problems = "; ".join(both)
             raise AmbiguousLog(
-                f"{table.where}: several pairs of columns could be the ends of an interaction ({found});"
+                f"{table.where}: several pairs of columns could be the ends of an interaction ({problems});"
                 " choose with `source` and `target`"
             )
         roles.update(zip(("source", "target"), next(iter(pairs), ()), strict=False))

@@ -99,11 +99,11 @@ def _target(
 ) -> int:
     """Choose a person to write to; a choice without candidates falls through to the next one."""
     kind = next(draw)
-    known = people.recent.get(source, [])
-    if known and kind < REPEAT:
-        return known[below(draw, len(known))]
-    if known and kind < REPEAT + FRIEND_OF_FRIEND:
-        theirs = people.recent.get(known[below(draw, len(known))], [])
+    partners = people.recent.get(source, [])
+    if partners and kind < REPEAT:
+        return partners[below(draw, len(partners))]
+    if partners and kind < REPEAT + FRIEND_OF_FRIEND:
+        theirs = people.recent.get(partners[below(draw, len(partners))], [])
         others = [person for person in theirs if person != source]
         if others:
             return others[below(draw, len(others))]
@@ -116,6 +116,6 @@ def _target(
 
 def _remember(people: People, source: int, target: int) -> None:
     for person, contact in ((source, target), (target, source)):
-        known = people.recent.setdefault(person, [])
-        known.append(contact)
-        del known[:-NUM_RECENT]
+        partners = people.recent.setdefault(person, [])
+        partners.append(contact)
+        del partners[:-NUM_RECENT]

@@ -103,15 +103,15 @@ class Recording:
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay the forward pass; its results are those of the recording."""
-        for own, tensor in zip(self.inputs, inputs, strict=True):
-            own.detach().copy_(tensor)
+        for buffer, tensor in zip(self.inputs, inputs, strict=True):
+            buffer.detach().copy_(tensor)
         self.graph.replay()
         return self.outputs
 
     def backward(self, gradients: Sequence[Tensor]) -> list[Tensor | None]:
         """Replay the backward pass of the last forward pass; give the gradient of each input and weight."""
-        for own, gradient in zip(self.output_gradients, gradients, strict=True):
-            own.copy_(gradient)
+        for buffer, gradient in zip(self.output_gradients, gradients, strict=True):
+            buffer.copy_(gradient)
         self.backward_graph.replay()
         learnt = iter(self.gradients)
         of_inputs = [next(learnt) if tensor.requires_grad else None for tensor in self.inputs]

@@ -401,8 +401,10 @@ def _future_targets(graph: DynamicGraph, step: int, state: _Step) -> Lists:
 def queries_to_tables(queries: RankingQueries) -> dict[str, pl.DataFrame]:
     """Give queries as the tables queries (a row each, candidates as lists) and links (numbers of the step's links)."""
     drawn = {"candidates": queries.candidate_QC.tolist(), "families": queries.family_QC.tolist()}
-    about = {"source": queries.source_Q, "target": queries.target_Q, "new": queries.new_Q}
-    rows = pl.DataFrame({"step": np.full(len(queries.source_Q), queries.step), **about, **drawn}, schema=QUERIES_SCHEMA)
+    columns = {"source": queries.source_Q, "target": queries.target_Q, "new": queries.new_Q}
+    rows = pl.DataFrame(
+        {"step": np.full(len(queries.source_Q), queries.step), **columns, **drawn}, schema=QUERIES_SCHEMA
+    )
     links = {"step": [queries.step] * 3, "num_unseen_ends": range(3), "num_links": queries.num_links_3}
     return {"queries": rows, "links": pl.DataFrame(links, schema=LINKS_SCHEMA)}
 

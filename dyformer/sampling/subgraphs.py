@@ -81,7 +81,7 @@ def padded(batches: Sequence[SubgraphBatch], *, num_targets: int, num_context: i
     if not all(len(batch.context_C) for batch in batches):
         return list(batches)
     sizes = [(len(batch.target_G), len(batch.context_C), len(batch.edge_lag_A)) for batch in batches]
-    targets, context, connections = (max(each) for each in zip(*sizes, strict=True))
+    targets, context, connections = (max(numbers) for numbers in zip(*sizes, strict=True))
     connections = max(FEWEST_CONNECTIONS, 1 << (connections - 1).bit_length())
     return [_padded(batch, max(num_targets, targets), max(num_context, context), connections) for batch in batches]
 

@@ -178,8 +178,8 @@ def _factors(output_HR: NDArray[np.float64], validation: Groups) -> tuple[float,
     if len(validation) < MIN_GROUPS:
         return tuple(start_H.tolist())
     bounds = [(0.0, 10.0)] * len(output_HR)
-    found = minimize(lambda factor_H: log_loss(factor_H @ output_HR, validation), start_H, bounds=bounds)
-    return tuple(float(factor) for factor in found.x)
+    optimum = minimize(lambda factor_H: log_loss(factor_H @ output_HR, validation), start_H, bounds=bounds)
+    return tuple(float(factor) for factor in optimum.x)
 
 
 def fit_groups(

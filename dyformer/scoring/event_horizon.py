@@ -119,11 +119,11 @@ def _window(log: EventLog, state: EventState, start: int, length: int) -> _Windo
     part = slice(state.num_events, int(first))
     state.observe(replace(log, **{name: getattr(log, name)[part] for name in COLUMNS}))
     source_E, target_E = log.source_E[first:end], log.target_E[first:end]
-    known = [log.source_E[:first]]
+    sources = [log.source_E[:first]]
     if not state.settings.directed:  # an event counts as one of both ends
         source_E, target_E = np.concatenate([source_E, target_E]), np.concatenate([target_E, source_E])
-        known.append(log.target_E[:first])
-    known_S = np.unique(np.concatenate(known))
+        sources.append(log.target_E[:first])
+    known_S = np.unique(np.concatenate(sources))
     active_S = np.intersect1d(source_E, known_S)
     key_E = np.unique(source_E * log.num_targets + target_E)
     return _Window(start, state, key_E, active_S, known_S, log.num_targets)

@@ -92,7 +92,7 @@ class FittedForecaster:
         num_features = sum(map(len, columns.values()))
         if len(gain_F) > num_features:
             columns["vectors"] = list(range(num_features, len(gain_F)))
-        return {name: float(gain_F[own].sum() / max(gain_F.sum(), 1)) for name, own in columns.items()}
+        return {name: float(gain_F[columns_of].sum() / max(gain_F.sum(), 1)) for name, columns_of in columns.items()}
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON, of which `from_record` makes an equal object."""
@@ -145,7 +145,7 @@ class Forecaster:
             )
             for step in labelled
         ]
-        table, new = (stacked(*own) for own in zip(*tables, strict=True))
+        table, new = (stacked(*step_tables) for step_tables in zip(*tables, strict=True))
         key = digest_of(table), digest_of(new), self.seed, directed, ranked
         fitted = _FITTED.pop(key, None)  # another thread may take it at the same time, and then fits an equal one
         fitted = fitted or _fitted(table, new, self.seed, directed=directed, ranked=ranked)
@@ -278,16 +278,20 @@ def _fitted(table: LabelledTable, new: LabelledTable, seed: int, *, directed: bo
 
 def _prepared_vectors(graph: PreparedGraph, vectors_ND: NDArray[np.floating]) -> VectorScores:
     """Average partners' vectors once for all calls with the same vectors."""
-    known = _VECTORS.get(graph)
-    if known is None or known[0] is not vectors_ND:
-        known = _VECTORS[graph] = vectors_ND, prepare_vectors(vectors_ND, graph.history)
-    return known[1]
+    cached = _VECTORS.get(graph)
+    if cached is None or cached[0] is not vectors_ND:
+        cached = _VECTORS[graph] = vectors_ND, prepare_vectors(vectors_ND, graph.history)
+    return cached[1]
 
 
 def _link_features(graph: PreparedGraph) -> LinkFeatures:
     features = _FEATURES.get(graph)
     if features is None:
-        large = [known for known in list(_FEATURES) if len(known.history.node_N) > MAX_NODES]
+        large = [
+            graph_of_features
+            for graph_of_features in list(_FEATURES)
+            if len(graph_of_features.history.node_N) > MAX_NODES
+        ]
         for oldest in large[: -(NUM_LARGE - 1)]:
             _FEATURES.pop(oldest, None)
         features = _FEATURES[graph] = prepare_link_features(graph.history, pair_features(graph))

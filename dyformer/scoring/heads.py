@@ -198,9 +198,9 @@ def fit_trees(table: LabelledTable, settings: Mapping[str, Any], num_rounds: int
     """Fit boosted trees with the logistic loss and the given settings of LightGBM; repeated, the bytes are the same."""
     import lightgbm
 
-    own = {**BINARY, **ONE_THREAD, **settings}
-    data = lightgbm.Dataset(table.inputs_PF, label=table.positive_P, weight=table.weight_P, params=own)
-    return TreesHead(text=lightgbm.train(own, data, num_rounds).model_to_string())
+    options = {**BINARY, **ONE_THREAD, **settings}
+    data = lightgbm.Dataset(table.inputs_PF, label=table.positive_P, weight=table.weight_P, params=options)
+    return TreesHead(text=lightgbm.train(options, data, num_rounds).model_to_string())
 
 
 def _leaf(table: LabelledTable, seed: int) -> dict[str, int]:

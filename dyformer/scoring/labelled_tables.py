@@ -105,9 +105,9 @@ def known_inputs(
     table_of: Callable[[PreparedGraph], PairTable],
 ) -> NDArray[np.floating]:
     """Give the inputs [P, F] of pairs as of a graph, made once for all who read the same objects."""
-    own = known.setdefault(graph, WeakKeyDictionary())
-    if (table_PF := own.get(pairs)) is None:
-        table_PF = own[pairs] = table_of(graph)(pairs.source_P, pairs.target_P)
+    of_graph = known.setdefault(graph, WeakKeyDictionary())
+    if (table_PF := of_graph.get(pairs)) is None:
+        table_PF = of_graph[pairs] = table_of(graph)(pairs.source_P, pairs.target_P)
     return table_PF
 
 

@@ -221,10 +221,10 @@ class LiveRanking:
         probability_R, score_R = of_pairs or (self.fitted.probabilities(rows),) * 2
         best_K = np.argsort(-score_R, kind="stable")[:k]
         is_new_K = best_K >= rows.num_past_Q[0]
-        found: list[list[str]] = []
+        reasons_K: list[list[str]] = []
         if with_reasons:
             has_steps = self.fitted.settings.seconds == 1
-            found = reasons(self.fitted, rows.row_RF[best_K], is_new_K, has_steps=has_steps)
+            reasons_K = reasons(self.fitted, rows.row_RF[best_K], is_new_K, has_steps=has_steps)
         return Ranking(
             source=source,
             at=at,
@@ -232,7 +232,7 @@ class LiveRanking:
             targets=[self.ids.targets[target] for target in rows.target_R[best_K].tolist()],
             probability_K=probability_R[best_K],
             is_new_K=is_new_K,
-            reasons=found,
+            reasons=reasons_K,
         )
 
     def scores(self, source: str, targets: Sequence[str], *, at: int | None = None) -> PairScores:

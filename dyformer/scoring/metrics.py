@@ -35,9 +35,9 @@ def average_precision(positive_P: NDArray[np.bool_], score_P: NDArray[np.floatin
     positive_P = _checked(positive_P, score_P)
     order = np.argsort(-score_P, kind="stable")
     last_of_ties = np.append(np.flatnonzero(np.diff(score_P[order])), len(order) - 1)
-    found = np.cumsum(positive_P[order])[last_of_ties]
-    precision = found / (last_of_ties + 1)
-    return float(np.sum(np.diff(found, prepend=0) * precision) / positive_P.sum())
+    positives = np.cumsum(positive_P[order])[last_of_ties]
+    precision = positives / (last_of_ties + 1)
+    return float(np.sum(np.diff(positives, prepend=0) * precision) / positive_P.sum())
 
 
 def _mean_ranks(score_P: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -86,22 +86,22 @@ def _metrics_together(weight_SR, source_P, target_P, positive_P, is_last_P):
         has_positive |= positive_P[pair]
         group_R = group_positives_R if positive_P[pair] else group_negatives_R
         source_R, target_R = weight_SR[source_P[pair]], weight_SR[target_P[pair]]
-        for own in range(TOGETHER):
-            group_R[own] += float(source_R[own]) * float(target_R[own])
+        for row in range(TOGETHER):
+            group_R[row] += float(source_R[row]) * float(target_R[row])
         if not is_last_P[pair]:
             continue
-        for own in range(TOGETHER):
+        for row in range(TOGETHER):
             # Positive pairs with a higher score count whole, those with an equal score half.
-            above_R[own] += group_negatives_R[own] * (positives_R[own] + group_positives_R[own] / 2)
-            negatives_R[own] += group_negatives_R[own]
-            group_negatives_R[own] = 0.0
+            above_R[row] += group_negatives_R[row] * (positives_R[row] + group_positives_R[row] / 2)
+            negatives_R[row] += group_negatives_R[row]
+            group_negatives_R[row] = 0.0
         if has_positive:
-            for own in range(TOGETHER):
-                positives_R[own] += group_positives_R[own]
-                if group_positives_R[own] > 0.0:
-                    both = positives_R[own] + negatives_R[own]
-                    precision_R[own] += group_positives_R[own] * positives_R[own] / both
-                group_positives_R[own] = 0.0
+            for row in range(TOGETHER):
+                positives_R[row] += group_positives_R[row]
+                if group_positives_R[row] > 0.0:
+                    both = positives_R[row] + negatives_R[row]
+                    precision_R[row] += group_positives_R[row] * positives_R[row] / both
+                group_positives_R[row] = 0.0
             has_positive = False
     has_both_R = (positives_R > 0.0) & (negatives_R > 0.0)
     auc_R = np.where(has_both_R, above_R / np.where(has_both_R, positives_R * negatives_R, 1.0), np.nan)

@@ -120,8 +120,8 @@ def read_events(text: str, unit: TimeUnit) -> list[SentEvent]:
 def _event_of(row: Any, unit: TimeUnit) -> SentEvent:
     fields = FIELDS | OPTIONAL
     if not isinstance(row, dict) or not FIELDS.keys() <= row.keys() <= fields.keys():
-        found = ", ".join(map(ascii, row)) if isinstance(row, dict) else type(row).__name__
-        raise BadEvent(f"expected an object with {EXPECTED}; found {found[: 3 * MOST_NAMED] or 'no field'}")
+        sent = ", ".join(map(ascii, row)) if isinstance(row, dict) else type(row).__name__
+        raise BadEvent(f"expected an object with {EXPECTED}; found {sent[: 3 * MOST_NAMED] or 'no field'}")
     for name, value in row.items():
         types, words = fields[name]
         if isinstance(value, bool) or not isinstance(value, types):

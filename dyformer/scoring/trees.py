@@ -54,13 +54,13 @@ def trees_of(text: str) -> Trees:
     Raises ValueError for trees of more than MAX_LEAVES leaves, and for splits by categories or with zeros as missing.
     """
     head, *texts = text.partition("end of trees")[0].split("\nTree=")
-    trees = [dict(line.split("=", 1) for line in own.splitlines() if "=" in line) for own in texts]
+    trees = [dict(line.split("=", 1) for line in tree_text.splitlines() if "=" in line) for tree_text in texts]
     num_inputs = int(head.partition("max_feature_idx=")[2].split()[0]) + 1
     num_leaves = max((int(tree["num_leaves"]) for tree in trees), default=1)
     if num_leaves > MAX_LEAVES:
         raise ValueError(f"found a tree of {num_leaves} leaves: expected at most {MAX_LEAVES}")
     shape_TS = len(trees), num_leaves - 1
-    found = Trees(
+    trees_read = Trees(
         is_zero_if_missing_F=np.full(num_inputs, fill_value=True),
         feature_TS=np.zeros(shape_TS, dtype=np.int64),
         threshold_TS=np.full(shape_TS, np.inf),
@@ -69,8 +69,8 @@ def trees_of(text: str) -> Trees:
         value_TL=np.zeros((len(trees), num_leaves)),
     )
     for number, tree in enumerate(trees):
-        _read_tree(found, number, tree)
-    return found
+        _read_tree(trees_read, number, tree)
+    return trees_read
 
 
 def _read_tree(trees: Trees, number: int, tree: Mapping[str, str]) -> None:

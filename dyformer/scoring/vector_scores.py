@@ -103,7 +103,7 @@ class VectorScores:
             ]
             cosine_4B = np.stack(cosines)[[0, 2, 1, 3]]
             if not directed:
-                cosine_4B = np.stack([each for pair in (cosine_4B[:2], cosine_4B[2:]) for each in _unordered(pair)])
+                cosine_4B = np.stack([half for pair in (cosine_4B[:2], cosine_4B[2:]) for half in _unordered(pair)])
             product_B = (mean.vector_ND[source_B] * mean.vector_ND[target_B] * sign_D).sum(axis=1)
             columns += [*cosine_4B, product_B, _cosines(mean, source_B, mean, target_B, id_D)[1]]
         return np.column_stack(columns)

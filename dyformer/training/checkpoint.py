@@ -24,14 +24,14 @@ def check_fit(weights: Weights, expected: Weights, *, of_any_length: Collection[
 
     Tensors named in `of_any_length` may have another number of rows.
     """
-    shapes, found = (
+    shapes, stored_shapes = (
         {name: (tuple(tensor.shape)[name in of_any_length :], str(tensor.dtype)) for name, tensor in one.items()}
         for one in (expected, weights)
     )
     wrong = [
-        f"{name}: expected {shapes.get(name)}, found {found.get(name)}"
-        for name in sorted(shapes.keys() | found.keys())
-        if shapes.get(name) != found.get(name)
+        f"{name}: expected {shapes.get(name)}, found {stored_shapes.get(name)}"
+        for name in sorted(shapes.keys() | stored_shapes.keys())
+        if shapes.get(name) != stored_shapes.get(name)
     ]
     if wrong:
         raise WeightsDoNotFit(f"the weights do not fit the model ({'; '.join(wrong)}): train again")

@@ -117,9 +117,9 @@ class TrainingState:
     def restore(self, checkpoint: Checkpoint, stage: Stage) -> None:
         """Resume from a checkpoint. Raises ValueError for one of another stage, seed, step or settings."""
         expected = identity(stage)
-        found = {name: checkpoint.record.get(name) for name in expected}
-        if found != expected:
-            raise ValueError(f"the checkpoint belongs to {found}, but {expected} is to be resumed: train again")
+        stored = {name: checkpoint.record.get(name) for name in expected}
+        if stored != expected:
+            raise ValueError(f"the checkpoint belongs to {stored}, but {expected} is to be resumed: train again")
         tensors, record = checkpoint.tensors, checkpoint.record
         check_fit(named(tensors, "model/"), self.model.state_dict())
         self.model.load_state_dict(named(tensors, "model/"))
@@ -157,10 +157,10 @@ def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Gene
         return
     epochs = range(state.epoch + 1, stage.config.epochs + 1)
     held_out = held_out_jobs(stage)
-    own = [job for index, job in enumerate(held_out) if stage.rank.has(index)]
-    jobs = chain(own, *(epoch_jobs(stage, epoch) for epoch in epochs))
+    rank_jobs = [job for index, job in enumerate(held_out) if stage.rank.has(index)]
+    jobs = chain(rank_jobs, *(epoch_jobs(stage, epoch) for epoch in epochs))
     with closing(loaded(jobs, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
-        validation = Validation(num=len(held_out), own=[next(batches).to(stage.device) for _ in own])
+        validation = Validation(num=len(held_out), own=[next(batches).to(stage.device) for _ in rank_jobs])
         while not state.is_over(stage.config):
             # A process with other threads than the next one would add other sums.
             with fixed_order(stage.device), nullcontext() if stage.config.batches_per_step == 1 else one_thread():
@@ -275,20 +275,22 @@ def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]
     seeds = stage.generator(state.epoch + 1, DROPOUT).integers(2**62, size=num_batches).tolist()
     for first in range(0, num_batches, per_step):
         indices = range(first, first + per_step)
-        own: dict[int, Gradients] = {}
+        gradients_of: dict[int, Gradients] = {}
         for index in filter(rank.has, indices):
             started = time.perf_counter()
             batch = next(batches)
             seconds_waiting += time.perf_counter() - started
             with seeded(seeds[index], [stage.device] if stage.device.type == "cuda" else []):
                 losses = stage.loss(state.model, batch.to(stage.device))
-            own[index] = state.optimizer.gradients(losses["loss"])
+            gradients_of[index] = state.optimizer.gradients(losses["loss"])
             if per_step > 1 and stage.device.type == "cuda":  # the next batch's are written to the same memory
-                own[index] = [None if gradient is None else gradient.clone() for gradient in own[index]]
+                gradients_of[index] = [
+                    None if gradient is None else gradient.clone() for gradient in gradients_of[index]
+                ]
             # Now, because a GPU can record the kernels of batches of another size only while no earlier graph lives.
             losses = {name: value.detach() for name, value in losses.items()}
             batch_losses.append(losses)
-        of_step = [rank.gradients(own.get(index), state.optimizer.weights, index) for index in indices]
+        of_step = [rank.gradients(gradients_of.get(index), state.optimizer.weights, index) for index in indices]
         state.optimizer.step(mean_gradients(of_step))
     for flags in state.model.buffers():
         if flags.dtype == torch.bool:  # the nodes whose id embeddings have been trained

@@ -82,8 +82,8 @@ class Rank:
     def check_equal(self, state: Sequence[Tensor]) -> None:
         """Raise RanksDiffer where a state is not that of the first process."""
         with one_thread():  # because the order of a sum depends on their number
-            own = torch.stack([tensor.detach().double().sum().nan_to_num() for tensor in state])
-        if not torch.equal(own, self._sent(own.clone(), 0)):
+            sums = torch.stack([tensor.detach().double().sum().nan_to_num() for tensor in state])
+        if not torch.equal(sums, self._sent(sums.clone(), 0)):
             raise RanksDiffer(
                 f"process {self.index} of {self.num_ranks} does not begin with the weights of the first: expected one "
                 "checkpoint for all; end other trainings of this model and give the command again"

@@ -123,7 +123,7 @@ def serve(
     from flows.live.running import serve_dataset
     from storage.layout import Layout
 
-    served_names, served_horizons = (tuple(dict.fromkeys(given or ())) for given in (names, horizons))
+    served_names, served_horizons = (tuple(dict.fromkeys(texts or ())) for texts in (names, horizons))
     serve_dataset(Layout.from_environment(), dataset, host, port, served_names, served_horizons, _show)
 
 

@@ -51,11 +51,11 @@ def login() -> None:
     from flows.service.running import ADDRESSES, running_login
     from storage.layout import Layout
 
-    found = running_login(Layout.from_environment())
-    user, password = (found[name] for name in MLFLOW)
-    if PREFECT in found:
-        print(f"Prefect  {found[ADDRESSES['prefect']].removesuffix('/api')}  {found[PREFECT]}")
-    print(f"MLflow   {found[ADDRESSES['mlflow']]}  user {user}, password {password}")
+    login = running_login(Layout.from_environment())
+    user, password = (login[name] for name in MLFLOW)
+    if PREFECT in login:
+        print(f"Prefect  {login[ADDRESSES['prefect']].removesuffix('/api')}  {login[PREFECT]}")
+    print(f"MLflow   {login[ADDRESSES['mlflow']]}  user {user}, password {password}")
 
 
 def deploy(
@@ -82,10 +82,10 @@ def _check_action(
     actions: Mapping[str, bool], options: Mapping[str, Any], reading: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Raise BadParameter unless one action is given, and for options that have no effect beside it."""
-    given = [name for name, is_given in actions.items() if is_given]
-    if len(given) != 1:
+    chosen = [name for name, is_given in actions.items() if is_given]
+    if len(chosen) != 1:
         raise typer.BadParameter("give one of --cron or --interval, --list, --remove, --pause, --resume")
-    [action] = given
+    [action] = chosen
     more = ["--json"] if as_json and action != "--list" else []
     if action not in ("--cron", "--interval"):
         more += [name for name, value in options.items() if value]
@@ -212,9 +212,9 @@ def doctor(
     from flows.service.doctor import findings
 
     with ongoing("look at the installation", file=sys.stderr):
-        found = [finding._asdict() for finding in findings(on)]
-    print_json(found) if as_json else print_frame(pl.DataFrame(found))
-    if any(finding["outcome"] == "wrong" for finding in found):
+        rows = [finding._asdict() for finding in findings(on)]
+    print_json(rows) if as_json else print_frame(pl.DataFrame(rows))
+    if any(finding["outcome"] == "wrong" for finding in rows):
         raise typer.Exit(FAILED)
 
 

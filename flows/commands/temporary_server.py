@@ -83,13 +83,13 @@ def _started(listener: socket.socket) -> "subprocess.Popen[Any]":
     from prefect.settings import get_current_settings
 
     settings = get_current_settings().to_environment_variables(exclude_unset=True)
-    own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", SERVER_LOGIN: settings[PREFECT]}
+    variables = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", SERVER_LOGIN: settings[PREFECT]}
     address = ["--port", str(port_of(listener)), "--socket", str(listener.fileno())]
     module = ["flows.service.prefect_server", *address, "--parent", str(os.getpid())]
     command = [sys.executable, "-P", "-m", *module]
     # Without the streams of the run, so that whoever reads them sees their end when the run ends.
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    environment = {**os.environ, **settings, **own}
+    environment = {**os.environ, **settings, **variables}
     return subprocess.Popen(  # noqa: S603, made here
         command, env=environment, start_new_session=True, pass_fds=[listener.fileno()], **streams
     )

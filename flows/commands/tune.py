@@ -43,8 +43,8 @@ def tune(  # noqa: PLR0913, because each option is an argument
     from dyformer.experiments.titles import full_title, split_names
     from dyformer.experiments.tuning.grids import GRIDS, grid_of
 
-    known = {**METHODS, **VARIATIONS}
-    named = [full_title(name, known) for name in split_names(methods)]
+    all_methods = {**METHODS, **VARIATIONS}
+    named = [full_title(name, all_methods) for name in split_names(methods)]
     titles = list(dict.fromkeys(named)) or [title for title in GRIDS if title in TRAINED_BASELINES]
     for title in titles:
         grid_of(title)  # raises for a title without a grid, before anything is committed
@@ -64,12 +64,14 @@ def tune(  # noqa: PLR0913, because each option is an argument
 def _record(file: Path) -> dict[str, Any]:
     """Read what earlier searches of other methods chose; nothing without a file."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        search = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(own, dict) and "settings" in own for own in found.values()):
+        search = None
+    if not isinstance(search, dict) or not all(
+        isinstance(entry, dict) and "settings" in entry for entry in search.values()
+    ):
         raise typer.BadParameter(f"{file} has no chosen settings by method: name another file")
-    return found
+    return search
 
 
 def _check_budget(title: str, own: dict[str, Any], trials: int, max_epochs: int | None) -> None:
@@ -96,8 +98,8 @@ def _table(tried: list[Any]) -> Any:
 
     winner = best(tried)
     rows = [
-        {**{name: str(value) for name, value in each.settings.items()}, "AUC": _auc(each.score)}
-        | {"chosen": "x" if each is winner else ""}
-        for each in tried
+        {**{name: str(value) for name, value in point.settings.items()}, "AUC": _auc(point.score)}
+        | {"chosen": "x" if point is winner else ""}
+        for point in tried
     ]
     return pl.DataFrame(rows)

@@ -62,10 +62,12 @@ def end_orphans(client: "SyncPrefectClient") -> list[str]:
 
     ended = {"state": _states(*FINAL), "end_time": {"after_": datetime.now(UTC) - RECENT}, "tags": TAGGED}
     tasks, flows = TaskRunFilter.model_validate({"state": _states(*ACTIVE)}), FlowRunFilter.model_validate(ended)
-    found = all_pages(lambda number: client.read_task_runs(task_run_filter=tasks, flow_run_filter=flows, offset=number))
-    for task in found:
+    task_runs = all_pages(
+        lambda number: client.read_task_runs(task_run_filter=tasks, flow_run_filter=flows, offset=number)
+    )
+    for task in task_runs:
         client.set_task_run_state(task.id, _crashed(PARENT_ENDED), force=True)
-    return [task.name for task in found]
+    return [task.name for task in task_runs]
 
 
 def resubmit_unbegun(
@@ -80,7 +82,7 @@ def resubmit_unbegun(
     from prefect.states import Scheduled
 
     now = datetime.now(UTC)
-    found = [
+    silent = [
         run
         for run in runs_where(client, state=_states("PENDING"), tags=TAGGED)
         if run.deployment_id is not None
@@ -89,16 +91,16 @@ def resubmit_unbegun(
         and not marked(str(run.id), "PREFECT__FLOW_RUN_ID")
         and (run.state.timestamp < now - timedelta(seconds=elsewhere) or not _has_other_machines(client, run))
     ]
-    for run in found:
+    for run in silent:
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry", message=NEVER_BEGAN), force=True)
-    return [run.name for run in found]
+    return [run.name for run in silent]
 
 
 def _has_other_machines(client: "SyncPrefectClient", run: "FlowRun") -> bool:
     """Whether more workers of the run's pool report than run on this machine."""
     if run.work_pool_name is None:
         return False
-    online = [each for each in client.read_workers_for_work_pool(run.work_pool_name) if each.status == "ONLINE"]
+    online = [worker for worker in client.read_workers_for_work_pool(run.work_pool_name) if worker.status == "ONLINE"]
     return len(online) > len(called_with("worker start", f"--pool {run.work_pool_name}"))
 
 
@@ -112,12 +114,14 @@ def ended_among(client: "SyncPrefectClient", since: Mapping[str, datetime]) -> s
         since: when the tracking of each run began, by the run's id.
     """
     ids: list[str] = []
-    for each in since:
+    for run_id in since:
         with suppress(ValueError):
-            ids.append(str(UUID(each)))
-    found = {str(run.id): run for run in runs_where(client, id={"any_": ids})} if ids else {}
-    unknown = {each for each in since if each not in found and since[each] < datetime.now(UTC) - LONGEST_UNKNOWN}
-    return unknown | {each for each, run in found.items() if run.state is not None and run.state.is_final()}
+            ids.append(str(UUID(run_id)))
+    run_of = {str(run.id): run for run in runs_where(client, id={"any_": ids})} if ids else {}
+    unknown = {
+        run_id for run_id in since if run_id not in run_of and since[run_id] < datetime.now(UTC) - LONGEST_UNKNOWN
+    }
+    return unknown | {run_id for run_id, run in run_of.items() if run.state is not None and run.state.is_final()}
 
 
 def runs_where(client: "SyncPrefectClient", **conditions: Any) -> "list[FlowRun]":
@@ -125,18 +129,18 @@ def runs_where(client: "SyncPrefectClient", **conditions: Any) -> "list[FlowRun]
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.client.schemas.sorting import FlowRunSort
 
-    wanted, newest = FlowRunFilter.model_validate(conditions), FlowRunSort.EXPECTED_START_TIME_DESC
-    found = all_pages(lambda number: client.read_flow_runs(flow_run_filter=wanted, sort=newest, offset=number))
-    return list({run.id: run for run in found}.values())  # a run that is made meanwhile moves one to the next page
+    run_filter, newest = FlowRunFilter.model_validate(conditions), FlowRunSort.EXPECTED_START_TIME_DESC
+    flow_runs = all_pages(lambda number: client.read_flow_runs(flow_run_filter=run_filter, sort=newest, offset=number))
+    return list({run.id: run for run in flow_runs}.values())  # a run that is made meanwhile moves one to the next page
 
 
 def all_pages(read: Callable[[int], list[Found]]) -> list[Found]:
     """Read what begins at a number, until a page of the server is not full."""
-    found = page = read(0)
+    entries = page = read(0)
     while len(page) == PAGE:
-        page = read(len(found))
-        found = found + page
-    return found
+        page = read(len(entries))
+        entries = entries + page
+    return entries
 
 
 def silent_runs(client: "SyncPrefectClient", seconds: float = SILENT_SECONDS) -> "list[FlowRun]":
@@ -166,11 +170,11 @@ def _reporting(client: "SyncPrefectClient", since: datetime) -> set[str]:
 
     conditions = {"occurred": {"since": since}, "event": {"name": [HEARTBEAT]}}
     page = client.read_events(EventFilter.model_validate(conditions), limit=50)
-    found = {event.resource.id for event in page.events}
+    ids = {event.resource.id for event in page.events}
     while page.next_page is not None:
         page = client.read_events_page(str(page.next_page))
-        found |= {event.resource.id for event in page.events}
-    return found
+        ids |= {event.resource.id for event in page.events}
+    return ids
 
 
 def _cancelled(message: str) -> "State":

@@ -119,15 +119,15 @@ class Deployment(Strict):
 
         module, _, name = self.entrypoint.rpartition(".")
         try:
-            found = getattr(importlib.import_module(module), name, None)
+            entrypoint = getattr(importlib.import_module(module), name, None)
         except ModuleNotFoundError as error:
             raise ValueError(f"deployment {self.name!r}: there is no module {module}") from error
-        if not isinstance(found, Flow):
+        if not isinstance(entrypoint, Flow):
             raise ValueError(f"deployment {self.name!r}: {self.entrypoint} is no flow")
-        unknown = sorted(self.parameters.keys() - inspect.signature(found.fn).parameters.keys())
+        unknown = sorted(self.parameters.keys() - inspect.signature(entrypoint.fn).parameters.keys())
         if unknown:
-            raise ValueError(f"deployment {self.name!r}: flow {found.name} has no parameter {', '.join(unknown)}")
-        return found
+            raise ValueError(f"deployment {self.name!r}: flow {entrypoint.name} has no parameter {', '.join(unknown)}")
+        return entrypoint
 
 
 class PrefectFile(Strict):
@@ -154,14 +154,14 @@ def read_deployments(path: Path) -> list[Deployment]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: other bytes than UTF-8, or no such date
         raise ValueError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
     try:
-        found = PrefectFile.model_validate(content).deployments
+        definitions = PrefectFile.model_validate(content).deployments
     except ValidationError as error:
         raise ValueError(f"{path}: {_first_fault(error, content)}; nothing was deployed") from error
-    names = [deployment.full_name for deployment in found]
+    names = [deployment.full_name for deployment in definitions]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise ValueError(f"{path} names {', '.join(doubled)} twice; nothing was deployed")
-    return found
+    return definitions
 
 
 def _first_fault(error: ValidationError, content: Any) -> str:
@@ -184,15 +184,21 @@ def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]
     """
     from prefect.client.orchestration import get_client
 
-    given = list(deployments)
+    all_deployments = list(deployments)
     with get_client(sync_client=True) as client:
-        wanted = [each for each in given if gpu or each.work_pool.name != GPU_POOL or _exists(client, each)]
-        done = [_ensure_pool(client, name) for name in sorted({each.work_pool.name for each in given})]
-        queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in given}
+        sent = [
+            deployment
+            for deployment in all_deployments
+            if gpu or deployment.work_pool.name != GPU_POOL or _exists(client, deployment)
+        ]
+        done = [
+            _ensure_pool(client, name) for name in sorted({deployment.work_pool.name for deployment in all_deployments})
+        ]
+        queues = {(deployment.work_pool.name, deployment.work_pool.work_queue_name) for deployment in all_deployments}
         done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
         done += [_ensure_automation(client), *_remove_old_automations(client)]
-        done += [_deployed(client, each) for each in wanted]
-    left = len(given) - len(wanted)
+        done += [_deployed(client, deployment) for deployment in sent]
+    left = len(all_deployments) - len(sent)
     return [*done, f"{left} deployments for a GPU: --gpu sends them"] if left else done
 
 
@@ -211,11 +217,11 @@ def _deployed(client: "SyncPrefectClient", deployment: Deployment) -> str:
     from prefect.exceptions import ObjectNotFound
 
     try:
-        known = client.read_deployment_by_name(deployment.full_name)
+        present = client.read_deployment_by_name(deployment.full_name)
     except ObjectNotFound:
         send_deployment(client, deployment)
         return f"deployment {deployment.full_name}: made"
-    paused = {schedule.slug for schedule in known.schedules if not schedule.active}
+    paused = {schedule.slug for schedule in present.schedules if not schedule.active}
     schedules = [
         schedule.model_copy(update={"active": False}) if schedule.slug in paused else schedule
         for schedule in deployment.schedules
@@ -251,14 +257,14 @@ def _ensure_queue(client: "SyncPrefectClient", pool: str, name: str) -> str:
 def _ensure_automation(client: "SyncPrefectClient") -> str:
     """Make the automation if it is missing, and update it if not; one that a user switched off stays off."""
     wanted = _ending()
-    known = client.read_automations_by_name(ENDING)
-    if not known:
+    present = client.read_automations_by_name(ENDING)
+    if not present:
         client.create_automation(wanted)
     # Two deployments at once make it twice: both leave the same one.
     [first, *others] = sorted(client.read_automations_by_name(ENDING), key=lambda automation: automation.id)
     for other in others:
         _delete(client, other.id)
-    if not known:
+    if not present:
         return f"automation {ENDING!r}: made"
     client.update_automation(first.id, wanted.model_copy(update={"enabled": first.enabled}))
     return f"automation {ENDING!r}: as it was"
@@ -266,7 +272,7 @@ def _ensure_automation(client: "SyncPrefectClient") -> str:
 
 def _remove_old_automations(client: "SyncPrefectClient") -> list[str]:
     """Remove what earlier versions of this program made: `reconcile` does its work, and it would start runs twice."""
-    old = [each for each in client.read_automations() if OLD_AUTOMATIONS.fullmatch(each.name)]
+    old = [automation for automation in client.read_automations() if OLD_AUTOMATIONS.fullmatch(automation.name)]
     for automation in old:
         _delete(client, automation.id)
     return [f"automation {automation.name!r}: removed, because it is of an earlier version" for automation in old]

@@ -75,17 +75,17 @@ def _versions() -> Finding:
     for line in importlib.metadata.requires("dyformer") or []:
         one = Requirement(line)
         try:
-            found = importlib.metadata.version(one.name)
+            version = importlib.metadata.version(one.name)
         except importlib.metadata.PackageNotFoundError:
             wrong += [] if one.marker is not None else [f"{one.name} is missing"]
             continue
-        if not one.specifier.contains(found, prereleases=True):
-            wrong.append(f"{one.name} {found} is not {one.specifier}")
+        if not one.specifier.contains(version, prereleases=True):
+            wrong.append(f"{one.name} {version} is not {one.specifier}")
     python = f"Python {sys.version.split()[0]}"
     if wrong:
         return Finding("versions", "wrong", f"{python}; {'; '.join(wrong)}", "pip install --upgrade dyformer")
-    own = (f"{name} {importlib.metadata.version(name)}" for name in ("dyformer", "prefect", "mlflow", "torch"))
-    return _ok("versions", f"{python}, {', '.join(own)}")
+    versions = (f"{name} {importlib.metadata.version(name)}" for name in ("dyformer", "prefect", "mlflow", "torch"))
+    return _ok("versions", f"{python}, {', '.join(versions)}")
 
 
 def _cluster(address: str, layout: Layout) -> Iterator[Finding]:
@@ -137,11 +137,11 @@ def _storage(layout: Layout) -> Iterator[Finding]:
 
 def _tracking(layout: Layout) -> Finding:
     try:
-        found = due(layout)
-        oldest = max((time.time() - files.modified(f"{address}/{MANIFEST}") for address in found[:1]), default=0.0)
+        waiting = due(layout)
+        oldest = max((time.time() - files.modified(f"{address}/{MANIFEST}") for address in waiting[:1]), default=0.0)
     except (OSError, ValueError) as error:
         return Finding("tracking", "wrong", str(error), "check DYFORMER_STORAGE and that it may be read")
-    detail = "1 result is not in MLflow" if len(found) == 1 else f"{len(found)} results are not in MLflow"
+    detail = "1 result is not in MLflow" if len(waiting) == 1 else f"{len(waiting)} results are not in MLflow"
     if oldest > OLDEST_DUE_SECONDS:
         detail += f", one for {oldest / 3600:.0f} h"
         return Finding("tracking", "wrong", detail, "`dyformer track` sends them, or says why it cannot")
@@ -222,14 +222,18 @@ def _stopped_schedules(database: Path) -> list[str]:
 def _workers(client: "SyncPrefectClient") -> Finding:
     from prefect.exceptions import ObjectNotFound
 
-    wanted = {str(each.work_pool_name) for each in scheduled(client) if any(when.active for when in each.schedules)}
+    pools = {
+        str(deployment.work_pool_name)
+        for deployment in scheduled(client)
+        if any(when.active for when in deployment.schedules)
+    }
     online: dict[str, list[str]] = {}
-    for pool in sorted({POOL, *wanted}):
+    for pool in sorted({POOL, *pools}):
         try:
-            found = client.read_workers_for_work_pool(pool)
+            workers = client.read_workers_for_work_pool(pool)
         except ObjectNotFound:
             return Finding("workers", "wrong", f"there is no work pool {pool}", "`dyformer deploy` makes it")
-        online[pool] = [each.name for each in found if each.status == "ONLINE"]
+        online[pool] = [worker.name for worker in workers if worker.status == "ONLINE"]
     empty = [pool for pool, names in online.items() if not names]
     if empty:
         remedy = f"python -m flows.service.worker --pool {empty[0]}"
@@ -238,8 +242,8 @@ def _workers(client: "SyncPrefectClient") -> Finding:
 
 
 def _pools(client: "SyncPrefectClient") -> Finding:
-    found = [each for each in client.read_work_pools() if each.name in (POOL, GPU_POOL)]
-    wrong = [each.name for each in found if each.base_job_template != JOB_TEMPLATE]
+    pools = [pool for pool in client.read_work_pools() if pool.name in (POOL, GPU_POOL)]
+    wrong = [pool.name for pool in pools if pool.base_job_template != JOB_TEMPLATE]
     if wrong:
         detail = f"runs of {' and '.join(wrong)} could choose what their processes execute"
         return Finding("work pools", "wrong", detail, "`dyformer deploy` corrects it")
@@ -254,10 +258,10 @@ def _automation(client: "SyncPrefectClient") -> Finding:
 
 
 def _dead(client: "SyncPrefectClient") -> Finding:
-    found = [run.name for run in silent_runs(client)]
-    if found:
+    names = [run.name for run in silent_runs(client)]
+    if names:
         remedy = "`prefect deployment run reconcile/any` ends them"
-        return Finding("zombies", "wrong", f"running without a heartbeat: {', '.join(found)}", remedy)
+        return Finding("zombies", "wrong", f"running without a heartbeat: {', '.join(names)}", remedy)
     return _ok("zombies", "every running run reports")
 
 
@@ -306,8 +310,8 @@ def _failing(client: "SyncPrefectClient") -> Finding:
 
     A paused schedule is left out, and so is a run that was cancelled.
     """
-    active = [each for each in scheduled(client) if any(when.active for when in each.schedules)]
-    failing = {dataset_of(each): failed for each in active if (failed := _failed_last(client, each))}
+    active = [deployment for deployment in scheduled(client) if any(when.active for when in deployment.schedules)]
+    failing = {dataset_of(deployment): failed for deployment in active if (failed := _failed_last(client, deployment))}
     if not failing:
         return _ok("retrainings", f"the last one of each of {len(active)} active schedules did not fail")
     detail = "; ".join(f"{dataset}: {_named(failed)}" for dataset, failed in failing.items())
@@ -320,8 +324,8 @@ def _failed_last(client: "SyncPrefectClient", deployment: "DeploymentResponse") 
     from prefect.client.schemas.sorting import FlowRunSort
 
     conditions = {"deployment_id": {"any_": [deployment.id]}, "state": {"type": {"any_": list(ENDED_BY_ITSELF)}}}
-    wanted = FlowRunFilter.model_validate(conditions)
-    runs = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
+    run_filter = FlowRunFilter.model_validate(conditions)
+    runs = client.read_flow_runs(flow_run_filter=run_filter, sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
     return list(takewhile(lambda run: run.state_type != "COMPLETED", runs))
 
 

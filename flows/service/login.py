@@ -45,9 +45,9 @@ def write_variables(file: Path, variables: Mapping[str, str]) -> None:
 
 def read_variables(file: Path) -> dict[str, str]:
     """Read what `write_variables` wrote; nothing where there is no such file, or none that this user can read."""
-    found = {}
+    login = {}
     with suppress(OSError, ValueError):
         for line in file.read_text(encoding="utf-8").splitlines():
             name, _, value = line.removeprefix("export ").partition("=")
-            found[name] = "".join(shlex.split(value))
-    return found
+            login[name] = "".join(shlex.split(value))
+    return login

@@ -106,8 +106,8 @@ def look(
     lines = {**done, "problems": problems}
     if is_whole or any(done.values()):  # a fault that stays has one page an hour
         show_lines(client, lines, own)
-    for name, each in lines.items():
-        for line in each:
+    for name, duty_lines in lines.items():
+        for line in duty_lines:
             print(f"{TITLES[name]}: {line}", flush=True)
     return lines
 
@@ -115,7 +115,9 @@ def look(
 def show_lines(client: "SyncPrefectClient", lines: dict[str, list[str]], own: "UUID | None") -> None:
     """Show what was done on a page of Prefect, if anything was."""
     sections = [
-        f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in each) for name, each in lines.items() if each
+        f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in duty_lines)
+        for name, duty_lines in lines.items()
+        if duty_lines
     ]
     if sections:
         page = ArtifactCreate(key="reconcile-all", type="markdown", data="\n\n".join(sections), flow_run_id=own)

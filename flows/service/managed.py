@@ -55,11 +55,11 @@ def managed(body: Callable[Given, Result]) -> Callable[Given, Result]:
     @functools.wraps(body)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         context = FlowRunContext.get()
-        own = None if context is None else context.flow_run
-        if own is None or own.deployment_id is None:
+        run = None if context is None else context.flow_run
+        if run is None or run.deployment_id is None:
             return body(*args, **kwargs)
         outlive_worker()
-        with handing_back(own):
+        with handing_back(run):
             return outlasting(lambda: body(*args, **kwargs))
 
     return run

@@ -93,14 +93,14 @@ def _started(
     if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
         if not whole or not _lacks_published(layout, dataset, deployment, note):
             return None
-        own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
-        if len(own) > FEW_TRIES:
+        by_name = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
+        if len(by_name) > FEW_TRIES:
             raise ValueError(
-                f"a part of what version {version} of the event table published is missing, and {len(own)} retrainings"
-                " of the schedule did not make it again: see their logs, and give `dyformer retrain` by hand, with the"
-                f" settings of the schedule of {dataset}"
+                f"a part of what version {version} of the event table published is missing, and {len(by_name)}"
+                " retrainings of the schedule did not make it again: see their logs, and give `dyformer retrain` by"
+                f" hand, with the settings of the schedule of {dataset}"
             )
-        if own and datetime.now(UTC) < (own[0].end_time or committed) + pause_after(len(own) - 1):
+        if by_name and datetime.now(UTC) < (by_name[0].end_time or committed) + pause_after(len(by_name) - 1):
             return None
     elif failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
         if len(failed) < FEW_TRIES:

@@ -38,15 +38,15 @@ def main() -> None:
     parser.add_argument("--app-name", choices=["basic-auth"], help="MLflow's own users, instead of one login")
     parser.add_argument("--workers", type=int, default=1, help="number of processes")
     parser.add_argument("--parent", type=int, help="process with which it ends")
-    given = parser.parse_args()
-    if given.parent is not None:
-        end_with(given.parent)
-    hosts = given.allowed_hosts or ",".join(hosts_of(LOCAL, given.port))
-    database, has_users = given.backend_store_uri or os.environ[DATABASE], given.app_name is not None
-    artifacts = (given.default_artifact_root, given.artifacts_destination)
+    arguments = parser.parse_args()
+    if arguments.parent is not None:
+        end_with(arguments.parent)
+    hosts = arguments.allowed_hosts or ",".join(hosts_of(LOCAL, arguments.port))
+    database, has_users = arguments.backend_store_uri or os.environ[DATABASE], arguments.app_name is not None
+    artifacts = (arguments.default_artifact_root, arguments.artifacts_destination)
     settle_server(database, *artifacts, hosts, has_users=has_users)
-    os.environ |= {NAMES: hosts, PAGES: given.allowed_origins, **({HAS_USERS: "yes"} if has_users else {})}
-    serve("flows.service.mlflow_server:application", given, workers=given.workers, log_level="warning")
+    os.environ |= {NAMES: hosts, PAGES: arguments.allowed_origins, **({HAS_USERS: "yes"} if has_users else {})}
+    serve("flows.service.mlflow_server:application", arguments, workers=arguments.workers, log_level="warning")
 
 
 if __name__ == "__main__":

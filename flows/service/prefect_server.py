@@ -31,13 +31,13 @@ def main() -> None:
     add_address(parser)
     parser.add_argument("--allowed-hosts", help="names by which it is called, separated by commas, such as localhost:*")
     parser.add_argument("--parent", type=int, help="process with which it ends")
-    given = parser.parse_args()
-    if given.parent is not None:
-        end_with(given.parent)
-    os.environ[NAMES] = given.allowed_hosts or ",".join(hosts_of(LOCAL, given.port))
+    arguments = parser.parse_args()
+    if arguments.parent is not None:
+        end_with(arguments.parent)
+    os.environ[NAMES] = arguments.allowed_hosts or ",".join(hosts_of(LOCAL, arguments.port))
     os.environ["PREFECT__SERVER_FINAL"] = "1"
     collect_seldom()
-    serve("flows.service.prefect_server:application", given, log_level="error", lifespan="on")
+    serve("flows.service.prefect_server:application", arguments, log_level="error", lifespan="on")
     end_with_code(0)
 
 

@@ -51,14 +51,16 @@ class Stopping:
 
         Children then have the usual handlers, even where this process was started to ignore Ctrl-C.
         """
-        before = {each: signal.signal(each, self._receive) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {
+            number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         descriptor = signal.set_wakeup_fd(-1)  # a command ends two seconds after Ctrl-C; this one stops its servers
         try:
             yield
         finally:
             signal.set_wakeup_fd(descriptor)
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class ServiceFailed(ValueError):
@@ -136,24 +138,26 @@ def _end_with(parent: int, seconds: float | None) -> None:
 
 def marked(mark: str, variable: str = MARK) -> list[int]:
     """Processes of this user whose mark begins with these characters; one that has ended but was not read is none."""
-    start, found = f"{variable}={mark}".encode(), []
+    start, processes = f"{variable}={mark}".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                if any(each.startswith(start) for each in (entry / "environ").read_bytes().split(b"\0")):
-                    found.append(int(entry.name))
-    return found
+                if any(
+                    variable_text.startswith(start) for variable_text in (entry / "environ").read_bytes().split(b"\0")
+                ):
+                    processes.append(int(entry.name))
+    return processes
 
 
 def called_with(*parts: str) -> list[int]:
     """Processes of this machine whose command line has each of these parts, whose words follow one another."""
-    wanted, found = ["\0".join(["", *part.split(), ""]).encode() for part in parts], []
+    patterns, processes = ["\0".join(["", *part.split(), ""]).encode() for part in parts], []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
                 line = b"\0" + (entry / "cmdline").read_bytes()
-                found += [int(entry.name)] if all(part in line for part in wanted) else []
-    return found
+                processes += [int(entry.name)] if all(part in line for part in patterns) else []
+    return processes
 
 
 def end_marked(mark: str, seconds: float, is_hurried: Callable[[], bool] = lambda: False) -> None:

@@ -43,9 +43,9 @@ def running_login(layout: Layout) -> dict[str, str]:
     """
     folder = Path(layout.service)
     for name in (LOGIN, LOGIN_OF_PAGES):
-        found = read_variables(folder / name) if is_held((folder / name).with_suffix(".lock")) else {}
-        if found:
-            return found
+        variables = read_variables(folder / name) if is_held((folder / name).with_suffix(".lock")) else {}
+        if variables:
+            return variables
     raise ValueError(f"neither `dyformer up` nor `dyformer ui` runs for {layout.root}, or you may not read {folder}")
 
 
@@ -70,4 +70,10 @@ def use_running_stack() -> None:
         record, login = running_stack(layout) or {}, read_variables(Path(layout.service) / LOGIN)
     for name, variable in ADDRESSES.items() if record else ():
         if os.environ.setdefault(variable, record[name]) == record[name]:
-            os.environ.update({each: login[each] for each in LOGINS[name] if each in login})
+            os.environ.update(
+                {
+                    name_of_variable: login[name_of_variable]
+                    for name_of_variable in LOGINS[name]
+                    if name_of_variable in login
+                }
+            )

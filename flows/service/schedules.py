@@ -49,8 +49,8 @@ def schedule_of(cron: str | None, interval: str | None, timezone: str | None = N
 def _duration(text: str | None) -> timedelta | None:
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(\d{1,8})\s*([smhdw])\s*", text)  # more digits overflow
-    length = timedelta(**{UNITS[found[2]]: int(found[1])}) if found else timedelta()
+    match = re.fullmatch(r"\s*(\d{1,8})\s*([smhdw])\s*", text)  # more digits overflow
+    length = timedelta(**{UNITS[match[2]]: int(match[1])}) if match else timedelta()
     if not SHORTEST <= length <= LONGEST:
         raise BadSchedule(f"interval {text!r}: write a number of m, h, d or w, such as 6h, from 1m to 520w")
     return length
@@ -60,7 +60,7 @@ def absolute_logs(reading: dict[str, Any]) -> dict[str, Any]:
     """Make the paths of a log absolute, because a worker starts its runs in a folder of their own."""
     if not reading.get("log"):
         return reading
-    paths = [each if "://" in each else str(Path.cwd() / Path(each).expanduser()) for each in reading["log"]]
+    paths = [path if "://" in path else str(Path.cwd() / Path(path).expanduser()) for path in reading["log"]]
     return {**reading, "log": paths}
 
 
@@ -110,11 +110,11 @@ def make_schedule(
     if not SAFE_NAME.fullmatch(dataset):
         allowed = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
         raise BadSchedule(f"dataset {dataset!r} cannot have a schedule: use {allowed}")
-    given = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
-    _check_windows(dataset, given, as_of)
+    options = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
+    _check_windows(dataset, options, as_of)
     parameters = {
         "dataset": dataset,
-        "reading": absolute_logs(given),
+        "reading": absolute_logs(options),
         "changes": changes,
         "seed": seed,
         "as_of": as_of,
@@ -185,14 +185,14 @@ def _described(dataset: str) -> dict[str, str]:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        deployment = next((each for each in scheduled(client) if dataset_of(each) == dataset), None)
+        deployment = next((deployment for deployment in scheduled(client) if dataset_of(deployment) == dataset), None)
     if deployment is None:
         return {}
     parameters = {name: value for name, value in deployment.parameters.items() if name != "dataset"}
     reading, changes = parameters.pop("reading", None) or {}, parameters.pop("changes", None) or {}
     return {
-        "when": ", ".join(_when(each.schedule) for each in deployment.schedules),
-        "paused": "no" if any(each.active for each in deployment.schedules) else "yes",
+        "when": ", ".join(_when(schedule.schedule) for schedule in deployment.schedules),
+        "paused": "no" if any(schedule.active for schedule in deployment.schedules) else "yes",
         "pool": str(deployment.work_pool_name),
         **{name.replace("_", "-"): _written(value) for name, value in (reading | parameters).items()},
         **{f"set {name}": _written(value) for name, value in changes.items()},
@@ -211,7 +211,7 @@ def schedules() -> list[dict[str, Any]]:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        return [row for each in scheduled(client) for row in _rows(client, each)]
+        return [row for deployment in scheduled(client) for row in _rows(client, deployment)]
 
 
 def scheduled(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
@@ -219,8 +219,8 @@ def scheduled(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[SCHEDULED]))
-    found = all_pages(lambda number: client.read_deployments(deployment_filter=ours, offset=number))
-    return sorted(found, key=dataset_of)
+    deployments = all_pages(lambda number: client.read_deployments(deployment_filter=ours, offset=number))
+    return sorted(deployments, key=dataset_of)
 
 
 def dataset_of(deployment: "DeploymentResponse") -> str:
@@ -242,15 +242,15 @@ def set_active(dataset: str, *, is_active: bool) -> None:
 
     with get_client(sync_client=True) as client:
         deployment = _of_dataset(client, dataset)
-        for each in deployment.schedules:
-            client.update_deployment_schedule(deployment.id, each.id, active=is_active)
+        for schedule in deployment.schedules:
+            client.update_deployment_schedule(deployment.id, schedule.id, active=is_active)
 
 
 def _of_dataset(client: "SyncPrefectClient", dataset: str) -> "DeploymentResponse":
-    found = [each for each in scheduled(client) if dataset_of(each) == dataset]
-    if not found:
+    of_dataset = [deployment for deployment in scheduled(client) if dataset_of(deployment) == dataset]
+    if not of_dataset:
         raise BadSchedule(f"{dataset} has no schedule: `dyformer schedule --list` shows those that there are")
-    return found[0]
+    return of_dataset[0]
 
 
 def _rows(client: "SyncPrefectClient", deployment: "DeploymentResponse") -> list[dict[str, Any]]:
@@ -259,7 +259,7 @@ def _rows(client: "SyncPrefectClient", deployment: "DeploymentResponse") -> list
 
     of_this = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]))
     runs = client.read_flow_runs(flow_run_filter=of_this, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=200)
-    return [_row(deployment, each, runs) for each in deployment.schedules or [None]]
+    return [_row(deployment, schedule, runs) for schedule in deployment.schedules or [None]]
 
 
 def _row(

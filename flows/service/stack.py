@@ -299,8 +299,10 @@ def _is_online(name: str, since: datetime) -> bool:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        reports = [each.last_heartbeat_time for each in client.read_workers_for_work_pool(POOL) if each.name == name]
-    return any(each is not None and each > since for each in reports)
+        reports = [
+            worker.last_heartbeat_time for worker in client.read_workers_for_work_pool(POOL) if worker.name == name
+        ]
+    return any(beat is not None and beat > since for beat in reports)
 
 
 @contextmanager
@@ -371,7 +373,9 @@ def _watch(services: list[Service], stopping: Stopping, show: Callable[[str], No
             try:
                 service.check()
             except ServiceFailed as error:
-                recent = [each for each in starts[service.name] if time.monotonic() - each < QUIET_SECONDS]
+                recent = [
+                    started_at for started_at in starts[service.name] if time.monotonic() - started_at < QUIET_SECONDS
+                ]
                 if len(recent) >= MOST_STARTS:
                     raise ServiceFailed(
                         f"{error}; it ended {MOST_STARTS + 1} times in {QUIET_SECONDS:.0f} s"

@@ -81,7 +81,7 @@ def run_worker(arguments: list[str]) -> int:
 def stop_worker(worker: "subprocess.Popen[bytes]", mark: str, is_hurried: Callable[[], bool]) -> None:
     """Stop the runs of a worker, and then the worker, which is frozen meanwhile: it would take them again."""
     worker.send_signal(signal.SIGSTOP)
-    end_all(lambda: [each for each in marked(mark, RUNS) if each != worker.pid], SECONDS_FOR_RUNS, is_hurried)
+    end_all(lambda: [process for process in marked(mark, RUNS) if process != worker.pid], SECONDS_FOR_RUNS, is_hurried)
     worker.terminate()
     worker.send_signal(signal.SIGCONT)
     with suppress(subprocess.TimeoutExpired):
@@ -99,18 +99,21 @@ def main() -> None:
     parser.add_argument("--pool", choices=(POOL, GPU_POOL), default=POOL, help="whose runs it takes")
     parser.add_argument("--health-port", help="on which this machine is given the worker's health, at /health")
     parser.add_argument("--parent", type=int, help="process with which it ends")
-    given = parser.parse_args()
-    if given.parent is not None:
-        end_with(given.parent, seconds=None)  # its runs have their time
+    arguments = parser.parse_args()
+    if arguments.parent is not None:
+        end_with(arguments.parent, seconds=None)  # its runs have their time
     options = {
-        "--pool": given.pool,
-        "--name": given.name,
-        "--work-queue": given.queue,
-        "--limit": str(given.limit or NUM_RUNS[given.pool]),
+        "--pool": arguments.pool,
+        "--name": arguments.name,
+        "--work-queue": arguments.queue,
+        "--limit": str(arguments.limit or NUM_RUNS[arguments.pool]),
     }
     health = []
-    if given.health_port:
-        os.environ |= {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1", "PREFECT_WORKER_WEBSERVER_PORT": given.health_port}
+    if arguments.health_port:
+        os.environ |= {
+            "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
+            "PREFECT_WORKER_WEBSERVER_PORT": arguments.health_port,
+        }
         health = ["--with-healthcheck"]
     sys.exit(run_worker([*health, *(text for name, value in options.items() if value for text in (name, value))]))
 

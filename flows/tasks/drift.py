@@ -116,11 +116,11 @@ def _posted(opened: Snapshots, alarms: list[str]) -> str:
 
 def _published_values(opened: Snapshots) -> pl.DataFrame:
     """Give the values of the metrics of published forecasts and vectors, at the step that they forecast."""
-    known = _known(opened)
-    in_time = known.filter(~pl.col("late").fill_null(value=False))
+    known_edges = _known(opened)
+    in_time = known_edges.filter(~pl.col("late").fill_null(value=False))
     newest = in_time.unique("start_time", keep="last", maintain_order=True).sort("start_time")
     rows = list(_shifts(opened, newest.tail(NUM_PUBLISHED).to_dicts()))
-    for row in complete_rows(known).to_dicts():
+    for row in complete_rows(known_edges).to_dicts():
         value = calibration(row["num_pairs"], row["probability"], row["num_came"])
         rows.append((row["step"], "calibration", value))
     return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")

@@ -217,9 +217,9 @@ def make_model(
 
     def make() -> dict[str, bytes]:
         log = events_before(layout, dataset, version, before).log
-        given = EventForecaster(**settings["method"])
-        with ongoing(f"fit the event forecaster of {dataset}", given.num_rounds, sys.stderr) as done:
-            fitted = fit_on_past(given, log, seed=SEED, done=done)
+        forecaster = EventForecaster(**settings["method"])
+        with ongoing(f"fit the event forecaster of {dataset}", forecaster.num_rounds, sys.stderr) as done:
+            fitted = fit_on_past(forecaster, log, seed=SEED, done=done)
         return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
 
     return plan.made(make)
@@ -271,17 +271,20 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None, ver
     """
     code = code_digest(*MODEL_CODE)
     newest = versions.newest(layout, dataset).number if version is None else version
-    found: list[tuple[int, int, str]] = []
+    candidates: list[tuple[int, int, str]] = []
     parts = _parts(layout, dataset, newest)  # read once, because a server looks each second
     for location in files.find(layout.artifacts("event_model", dataset), MANIFEST):
         address = location.removesuffix(f"/{MANIFEST}")
         lineage = Lineage(**(record_of(address) or {})["lineage"])
         if lineage.code_version != code or not 1 <= lineage.table_version <= newest:
             continue
-        last, own = lineage.max_event_time or 0, lineage.table_version
+        last, fitted_version = lineage.max_event_time or 0, lineage.table_version
         if not (lineage.settings["before"] is None if before is None else last < before):
             continue
-        is_of_log = lineage.inputs == _commit_input(layout, dataset, own) and _parts(layout, dataset, own) <= parts
+        is_of_log = (
+            lineage.inputs == _commit_input(layout, dataset, fitted_version)
+            and _parts(layout, dataset, fitted_version) <= parts
+        )
         if is_of_log and is_current(address, lineage):
-            found.append((last, lineage.table_version, address))
-    return max(found)[2] if found else None
+            candidates.append((last, lineage.table_version, address))
+    return max(candidates)[2] if candidates else None

@@ -71,10 +71,10 @@ def lacks_published(
     the newest version on, down to the oldest that `reconcile` keeps, so that a look takes no longer in an old store. A
     damaged one is named by `note`, and the next one is opened.
     """
-    own = json.loads(json.dumps(_settings(experiment, seed)))  # tuples are lists in a record
+    settings = json.loads(json.dumps(_settings(experiment, seed)))  # tuples are lists in a record
     for address in _newest_reports(layout, dataset):
         try:
-            if _has_settings(address, own):
+            if _has_settings(address, settings):
                 published = json.loads(read_bytes(address, SUMMARY))["addresses"]
                 return not all(is_complete(layout.absolute(published[name])) for name in PUBLISHED)
         except (Damaged, files.ReadFailed) as error:
@@ -85,10 +85,10 @@ def lacks_published(
 def _newest_reports(layout: Layout, dataset: str) -> Iterator[str]:
     """Yield the addresses of the reports of the newest versions, those of the last steps first."""
     names = files.children(layout.artifacts("report", dataset))
-    versions = sorted({int(found[1]) for name in names if (found := VERSION.fullmatch(name))}, reverse=True)
+    versions = sorted({int(match[1]) for name in names if (match := VERSION.fullmatch(name))}, reverse=True)
     for version in versions[:KEEP]:
         manifests = files.find(layout.artifacts("report", dataset, version=version), MANIFEST)
-        reports = [each.removesuffix(f"/{MANIFEST}") for each in manifests]
+        reports = [location.removesuffix(f"/{MANIFEST}") for location in manifests]
         yield from sorted(reports, key=lambda report: int(layout.describe(report)[1]["until"]), reverse=True)
 
 

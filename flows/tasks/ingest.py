@@ -120,14 +120,16 @@ def ingest_log(
         )
         with _committing(layout, dataset, was_there=bool(stored)):
             declare(layout, dataset, partial(_record, before, declared, window, reading, plan, results), fixed=FIXED)
-            made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
+            ingests = append_all(
+                layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading)
+            )
             remember_contents(layout, dataset, [(file.name, content) for content, file in (*logs, *received.items())])
-    rows = known + [asdict(ingest) for ingest in made]
+    rows = known + [asdict(ingest) for ingest in ingests]
     counts, earlier = ({name: sum(row[name] for row in part) for name in COUNTS} for part in (rows, known))
     return {
         "dataset": dataset,
         "version": newest_version(layout, dataset),
-        "changed": any(ingest.changed for ingest in made),
+        "changed": any(ingest.changed for ingest in ingests),
         **counts,
         "before": {"num_files": len(known), **earlier},
         "num_alike": sum(result.num_alike for result in results.values()),
@@ -162,22 +164,22 @@ def undo_ingest(dataset: str) -> TakenBack:
 
 def _contents(layout: Layout, dataset: str, reading: dict[str, Any]) -> list[tuple[Content, RawFile]]:
     """Find the files of a log and their contents; a file that was read before is opened only if it has changed."""
-    known = known_contents(layout, dataset)
+    contents_before = known_contents(layout, dataset)
     logs = find_logs(reading.get("log"), dataset, layout.raw(dataset))
-    return [(content_of(file, known.get(file.name)), file) for file in logs]
+    return [(content_of(file, contents_before.get(file.name)), file) for file in logs]
 
 
 def _received(layout: Layout, dataset: str, stored: list[dict[str, Any]]) -> dict[Content, RawFile]:
     """Find the files of received events that are not committed, and let servers begin new ones."""
     close_received(layout, dataset)
-    known, batches = known_contents(layout, dataset), {row["batch"] for row in stored}
-    found: dict[Content, RawFile] = {}
+    contents_before, batches = known_contents(layout, dataset), {row["batch"] for row in stored}
+    files_by_content: dict[Content, RawFile] = {}
     for path in received_files(layout, dataset):
         file = raw_file(path)
-        content = content_of(file, known.get(file.name))
+        content = content_of(file, contents_before.get(file.name))
         if content.sha256 not in batches:
-            found[content] = file
-    return found
+            files_by_content[content] = file
+    return files_by_content
 
 
 def _read_fresh(
@@ -249,9 +251,9 @@ def _record(
         drops = {"drop_duplicates": _drops(reading), "forms": with_form(stored, plan, next(iter(results), ""))}
     if plan is not None and {before.get("time_unit"), declared.time_unit}.isdisjoint({None, "step"}):
         declared = replace(declared, time_unit=before["time_unit"])  # that of a file; rows have microseconds anyway
-    own = asdict(declared) | {"window": str(window)}
-    changed = {name: value for name, value in own.items() if value != before.get(name)}
-    return own | stored | changed | named | drops
+    reading_record = asdict(declared) | {"window": str(window)}
+    changed = {name: value for name, value in reading_record.items() if value != before.get(name)}
+    return reading_record | stored | changed | named | drops
 
 
 def _known_and_fresh(
@@ -261,13 +263,13 @@ def _known_and_fresh(
     if not logs:
         return stored, {}
     digests = {content.sha256 for content, _ in logs}
-    known = [row for row in stored if row["batch"] in digests]
-    batches = {row["batch"] for row in known}
+    earlier = [row for row in stored if row["batch"] in digests]
+    batches = {row["batch"] for row in earlier}
     fresh: dict[Content, RawFile] = {}
     for content, file in logs:
         if content.sha256 not in batches:
             fresh.setdefault(content, file)  # of equal files the first, with its own stamp
-    return known, fresh
+    return earlier, fresh
 
 
 def read_files(
@@ -411,17 +413,17 @@ def known_and_ingested(on_damage: Callable[[str], None] = print) -> list[dict[st
     """
     layout = Layout.from_environment()
     ingested = ingested_datasets(layout)
-    known = [
+    published_logs = [
         {"name": dataset.name, "title": dataset.title, "window": str(dataset.window), "origin": dataset.homepage}
         for dataset in DATASETS.values()
     ]
     windows = {name: _declared_window(layout, name, on_damage) for name in ingested}
-    own = [
+    own_logs = [
         {"name": name, "title": "", "window": window, "origin": None}
         for name, window in windows.items()
         if name not in DATASETS
     ]
-    return [{**row, "ingested": row["name"] in ingested} for row in known + own]
+    return [{**row, "ingested": row["name"] in ingested} for row in published_logs + own_logs]
 
 
 def _declared_window(layout: Layout, dataset: str, on_damage: Callable[[str], None]) -> str | None:

@@ -42,9 +42,9 @@ def resolved(names: Sequence[str], kinds: tuple[type, ...] = USUAL_KINDS) -> dic
     Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
     entry begins so. A user's class has one of the interfaces `kinds`. Raises UnknownMethod.
     """
-    known = {**METHODS, **VARIATIONS, **EVENT_METHODS}
-    rows = {**known, **NODE_METHODS, **STAGES}  # those that are no `known` ones are written in full
-    chosen = dict.fromkeys(name if ":" in name or name in rows else full_title(name, known) for name in names)
+    all_methods = {**METHODS, **VARIATIONS, **EVENT_METHODS}
+    rows = {**all_methods, **NODE_METHODS, **STAGES}  # those that `all_methods` lacks are written in full
+    chosen = dict.fromkeys(name if ":" in name or name in rows else full_title(name, all_methods) for name in names)
     titles = [title_of(name) for name in chosen]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
@@ -92,8 +92,12 @@ def searched_dataset(opened: Snapshots, step: int) -> str | None:
     A search reads the steps before the first one that tables report, in the dataset's usual windows. With other
     windows, or for an earlier step, what it read may lie after the forecast.
     """
-    known = DATASETS.get(opened.dataset)
-    is_later = known is not None and opened.window == str(known.window) and step >= known.first_evaluated_step
+    dataset_entry = DATASETS.get(opened.dataset)
+    is_later = (
+        dataset_entry is not None
+        and opened.window == str(dataset_entry.window)
+        and step >= dataset_entry.first_evaluated_step
+    )
     return opened.dataset if is_later else None
 
 
@@ -154,8 +158,8 @@ def _own(address: str, what: str, form: str, unknown: type[ValueError]) -> Any:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        found = str(error) if isinstance(error, ImportError | SyntaxError) else f"{type(error).__name__}: {error}"
-        raise unknown(f"{address}: the module {module_name} cannot be imported: {found}") from error
+        reason = str(error) if isinstance(error, ImportError | SyntaxError) else f"{type(error).__name__}: {error}"
+        raise unknown(f"{address}: the module {module_name} cannot be imported: {reason}") from error
     if not hasattr(module, name):
         defined = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise unknown(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")

@@ -165,9 +165,12 @@ def _weights_as_method(
     opened, models = open_snapshots(snapshots), [open_model(model) for model in addresses]
     experiment = models[-1][1]
     # A window of the whole history is settled at training, so the older weights may have fewer lags.
-    fitting = [each for each in models if _but_window(each[1]) == _but_window(experiment)]
-    weights = {trained_until(lineage, opened): own for own, _, lineage in fitting}
-    lags = {trained_until(lineage, opened): own.graph.history_window for _, own, lineage in fitting}
+    fitting = [fitted for fitted in models if _but_window(fitted[1]) == _but_window(experiment)]
+    weights = {trained_until(lineage, opened): weights_of for weights_of, _, lineage in fitting}
+    lags = {
+        trained_until(lineage, opened): settings_of_model.graph.history_window
+        for _, settings_of_model, lineage in fitting
+    }
     windows = {until: window for until, window in lags.items() if window is not None}
     trained = TrainedDyFormer(weights=weights, windows=windows, model=experiment.model, device=device())
     return FittedOnce(method=StoredWeights(addresses=addresses, method=trained)), experiment

@@ -52,17 +52,19 @@ def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple
     no option takes.
     """
     fraction(reading.get("max_bad", "1%"))  # also checked if no row is read
-    known = DATASETS.get(dataset)
+    dataset_entry = DATASETS.get(dataset)
     record = declaration(layout, dataset) or {}
-    if known is None and not record and "log" not in reading:
+    if dataset_entry is None and not record and "log" not in reading:
         dataset_named(dataset, ingested_datasets(layout))
     names = {field.name for field in fields(Declared)}
-    base = declared_by(known) if known else Declared()
+    base = declared_by(dataset_entry) if dataset_entry else Declared()
     base = replace(base, **{name: value for name, value in record.items() if name in names})
-    given = {name: _plain(name, value) for name, value in reading.items() if name in names}
-    given |= _other_end(record, given)
-    window = reading.get("window") or record.get("window") or (known.window if known else OWN_LOG_WINDOW)
-    return replace(base, **given), Window.parse(str(window))
+    options = {name: _plain(name, value) for name, value in reading.items() if name in names}
+    options |= _other_end(record, options)
+    window = (
+        reading.get("window") or record.get("window") or (dataset_entry.window if dataset_entry else OWN_LOG_WINDOW)
+    )
+    return replace(base, **options), Window.parse(str(window))
 
 
 def known_form(dataset: str, reading: Mapping[str, Any]) -> list[str]:
@@ -174,14 +176,14 @@ def _shared_rows(
         return {}
     compared = dict(compress(results.items(), overlaps))
     first, last = min(compress(ranges, overlaps))[0], max(last for _, last in compress(ranges, overlaps))
-    known = pl.LazyFrame(schema=STORED_COLUMNS) if version is None else scan_events(layout, dataset, version)
-    known = known.filter(pl.col("time").is_between(first, last))
+    stored_rows = pl.LazyFrame(schema=STORED_COLUMNS) if version is None else scan_events(layout, dataset, version)
+    stored_rows = stored_rows.filter(pl.col("time").is_between(first, last))
     spilled = [result for result in compared.values() if isinstance(result, SpilledRows)]
     if spilled:
-        counts = disk_rows.shared_rows(spilled[0].connection, known, spilled)
+        counts = disk_rows.shared_rows(spilled[0].connection, stored_rows, spilled)
     else:
         held = [result.events for result in compared.values() if isinstance(result, ReadResult)]
-        counts = rows.shared_rows(known, held)
+        counts = rows.shared_rows(stored_rows, held)
     return dict(zip(compared, counts, strict=True))
 
 
@@ -262,11 +264,12 @@ def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
     wrong = {file: sentences for file, sentences in differences.items() if sentences}
     if not wrong:
         return
-    found = "; ".join(f"{file}: {', '.join(sentences)}" for file, sentences in list(wrong.items())[:MAX_NAMED])
+    listed = "; ".join(f"{file}: {', '.join(sentences)}" for file, sentences in list(wrong.items())[:MAX_NAMED])
     more = f"; and {len(wrong) - MAX_NAMED} more files" if len(wrong) > MAX_NAMED else ""
     raise ForeignLog(
-        f"this log does not continue dataset {dataset!r}: {found}{more}. Nothing was committed; ingest it under another"
-        " name, or insist with `force` (with `new_ids` where ids alone are other ones, such as those of sessions)"
+        f"this log does not continue dataset {dataset!r}: {listed}{more}. Nothing was committed; ingest it under"
+        " another name, or insist with `force` (with `new_ids` where ids alone are other ones, such as those of"
+        " sessions)"
     )
 
 
@@ -313,6 +316,6 @@ def name_of(result: ReadResult | SpilledRows) -> str:
 def _id_differences(layout: Layout, dataset: str, samples: Sequence[pl.DataFrame]) -> list[str | None]:
     stored = node_dictionary(layout, dataset)["id"].unique()
     ids = [sampled_ids(sample).to_frame("id").with_columns(file=index) for index, sample in enumerate(samples)]
-    known = pl.concat(ids).join(stored.to_frame("id"), on="id", how="semi")["file"]
-    counts = dict(known.value_counts().iter_rows())
+    repeated = pl.concat(ids).join(stored.to_frame("id"), on="id", how="semi")["file"]
+    counts = dict(repeated.value_counts().iter_rows())
     return [id_difference(len(stored), len(of_file), counts.get(index, 0)) for index, of_file in enumerate(ids)]

@@ -101,8 +101,8 @@ class Snapshots:
 
     def has_history(self, lineage: Lineage) -> bool:
         """Whether an artifact is made of the same history as the steps up to its own."""
-        own = self.steps.filter(pl.col("step") == lineage.until)[HISTORY].to_list()
-        return own == [lineage.inputs.get(HISTORY)]
+        digests = self.steps.filter(pl.col("step") == lineage.until)[HISTORY].to_list()
+        return digests == [lineage.inputs.get(HISTORY)]
 
     def graph(self, until: int, *, interactions: bool = False) -> DynamicGraph:
         """Read the snapshots up to `until`, and their interactions where these are wanted.
@@ -175,13 +175,17 @@ def make_snapshots(
     settings = {"window": record["window"], "time_unit": record["time_unit"]}
     commits = history(layout, dataset, version)
     if end_time is None:
-        own, newest = max(commits["version"]), max(commits["last_time"])
+        version_read, newest = max(commits["version"]), max(commits["last_time"])
     else:
-        settings, own, newest = {**settings, "end_time": end_time}, _version_at(commits, end_time), end_time - 1
+        settings, version_read, newest = (
+            {**settings, "end_time": end_time},
+            _version_at(commits, end_time),
+            end_time - 1,
+        )
     lineage = Lineage(
         kind="snapshots",
         dataset=dataset,
-        table_version=own,
+        table_version=version_read,
         settings=settings,
         code_version=code_digest(*CODE),
         max_event_time=newest,
@@ -287,4 +291,4 @@ def weights_and_labels(snapshots: str) -> pl.DataFrame:
     if rows["label"].count():
         values["positive_labels"] = (rows["label"] > 0).cast(pl.Int64)
     ranges = list(zip(windows.first_row_T.tolist(), windows.end_row_T.tolist(), strict=True))
-    return pl.DataFrame({name: [each[first:end].sum() for first, end in ranges] for name, each in values.items()})
+    return pl.DataFrame({name: [column[first:end].sum() for first, end in ranges] for name, column in values.items()})

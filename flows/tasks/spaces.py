@@ -100,8 +100,8 @@ def _shared(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
     """Give all vectors [N, D], the rows of the nodes [M] that both tables have, and their earlier vectors [M, D]."""
     text = pl.col("id").cast(pl.String)  # numbers become texts where a log gets its first id of letters
-    own = table.select("side", text).with_row_index("row")
-    both = own.join(reference.select("side", text, "vector"), on=IDS, how="inner", maintain_order="left")
+    ids = table.select("side", text).with_row_index("row")
+    both = ids.join(reference.select("side", text, "vector"), on=IDS, how="inner", maintain_order="left")
     width = table["vector"].list.len()[0]
     own_ND, reference_MD = (vectors.explode().to_numpy() for vectors in (table["vector"], both["vector"]))
     return own_ND.reshape(-1, width), both["row"].cast(pl.Int64).to_numpy(), reference_MD.reshape(-1, width)

@@ -116,15 +116,15 @@ def warm(experiment: Experiment) -> Experiment:
 def _before(record: dict[str, Any] | None, end_time: int) -> dict[str, Any] | None:
     """Return the record of the champion that was chosen on the last step before one that ends at a time."""
     held = [] if record is None else [*record.get("earlier", []), record]
-    before = [each for each in held if each.get("end_time") is not None and each["end_time"] < end_time]
+    before = [champion for champion in held if champion.get("end_time") is not None and champion["end_time"] < end_time]
     return before[-1] if before else None
 
 
 def _outcomes(record: dict[str, Any] | None, end_time: int) -> list[dict[str, Any]]:
     """List the newest outcome of each step that ends before a time, with `trained`: whether a model was compared."""
     outcomes = {}
-    for each in () if record is None else (*record.get("earlier", []), record):
-        for key, outcome in each["tests"].items():
+    for champion in () if record is None else (*record.get("earlier", []), record):
+        for key, outcome in champion["tests"].items():
             title, _, end = key.rpartition(STEP_IN_TEST)
             if re.fullmatch(r"-?\d+", end) and int(end) < end_time:
                 outcomes[int(end)] = {**outcome, "trained": title.startswith(FORECASTER_WITH)}
@@ -143,8 +143,8 @@ def _model_of_vectors(opened: Snapshots) -> str | None:
     inputs = [] if vectors is None else [opened.layout.absolute(name) for name in vectors.inputs]
     end_time = opened.time("end_time", opened.num_steps)
     for address in inputs:
-        made = manifest(address)
-        if made is not None and made.kind == "model" and (made.max_event_time or 0) < end_time:
+        lineage = manifest(address)
+        if lineage is not None and lineage.kind == "model" and (lineage.max_event_time or 0) < end_time:
             return address
     return None
 
@@ -153,10 +153,10 @@ def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:
     """Say why weights cannot be those that a training starts from."""
     if trained.code_version != code_digest(*TRAINING):  # whose weights may have other names and shapes
         return f"is of another version of the code ({trained.code_version})"
-    _, own, _ = open_model(model)
+    _, settings, _ = open_model(model)
     if experiment.graph.history_window is None:
         return "has weights for fewer steps: with graph.history_window=none each step adds some"
-    if (own.graph, own.model) != (experiment.graph, experiment.model):
+    if (settings.graph, settings.model) != (experiment.graph, experiment.model):
         return "has other settings of the graph or of the model"
     return None
 

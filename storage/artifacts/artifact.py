@@ -357,8 +357,8 @@ def faults(address: str) -> list[tuple[str, str]]:
         record = _required(address)
     except Damaged as error:
         return [(error.address, error.problem)]
-    found = [(f"{address}/{entry['path']}", _fault(address, entry)) for entry in record["files"].values()]
-    return [(location, problem) for location, problem in found if problem is not None]
+    problems = [(f"{address}/{entry['path']}", _fault(address, entry)) for entry in record["files"].values()]
+    return [(location, problem) for location, problem in problems if problem is not None]
 
 
 def record_of(address: str) -> dict[str, Any] | None:
@@ -471,7 +471,7 @@ def _may_be_in_writing(folder: str, locations: list[str]) -> bool:
     if not files.is_remote(folder):
         return False
     try:
-        newest = max(files.modified(each) for each in locations if each.startswith(f"{folder}/"))
+        newest = max(files.modified(location) for location in locations if location.startswith(f"{folder}/"))
     except FileNotFoundError:  # removed meanwhile
         return True
     return time.time() - newest < WRITING_SECONDS

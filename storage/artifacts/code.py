@@ -43,13 +43,13 @@ def code_digest(*modules: str) -> str:
 @cache
 def modules_behind(module: str) -> frozenset[str]:
     """Name a module and all modules of the project that it imports, directly or through others."""
-    found, waiting = set(), [module]
+    modules, waiting = set(), [module]
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in modules:
+            modules.add(name)
             waiting += _parsed(name)[1]
-    return frozenset(found)
+    return frozenset(modules)
 
 
 def all_modules(package: str) -> list[str]:

@@ -176,20 +176,24 @@ def sealed(record: Mapping[str, Any]) -> bytes:
 
 def opened(content: bytes) -> dict[str, Any] | None:
     """Record in a sealed text, None for a damaged one; a text without any sign of a seal is the record itself."""
-    found = _parsed(content)
-    if found is None or not {DIGEST, RECORD} & found.keys():
-        return found
-    record = found.get(RECORD)
-    is_whole = found.keys() == {DIGEST, RECORD} and isinstance(record, dict) and found[DIGEST] == _digest(record)
+    content_record = _parsed(content)
+    if content_record is None or not {DIGEST, RECORD} & content_record.keys():
+        return content_record
+    record = content_record.get(RECORD)
+    is_whole = (
+        content_record.keys() == {DIGEST, RECORD}
+        and isinstance(record, dict)
+        and content_record[DIGEST] == _digest(record)
+    )
     return record if is_whole else None
 
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _digest(record: Mapping[str, Any]) -> str:

@@ -108,10 +108,10 @@ def temporary_file(path: Path, content: bytes | Path) -> Iterator[Path]:
 
 def make_folder(folder: Path) -> None:
     """Make a local folder and those above it, and wait until the disk has their names."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for each in reversed(missing):
-        sync_folder(each.parent)
+    for parent in reversed(missing):
+        sync_folder(parent.parent)
 
 
 def write_synced(path: Path, content: bytes | Path) -> None:
@@ -161,8 +161,8 @@ def read_stamped(address: str) -> tuple[bytes, Stamp]:
     """Content of a file and the stamp by which `replace_bytes` knows it; FileNotFoundError when there is none."""
     if not is_remote(address):
         with named_read(address):
-            found = stamp(address)  # first: a record that is replaced meanwhile must not have the newer stamp
-            return Path(address).read_bytes(), found
+            read_stamp = stamp(address)  # first: a record that is replaced meanwhile must not have the newer stamp
+            return Path(address).read_bytes(), read_stamp
     return objects.requested(address, lambda: _object_at(address))
 
 
@@ -342,8 +342,8 @@ def find(folder: str, pattern: str = "*", *, hidden: bool = False) -> list[str]:
     Hidden local files and folders hold unfinished writes; they are left out unless they are wanted.
     """
     if not is_remote(folder):
-        found = (path for path in Path(folder).rglob(pattern) if path.is_file())
-        return sorted(str(path) for path in found if hidden or "/." not in f"/{path.relative_to(folder)}")
+        paths = (path for path in Path(folder).rglob(pattern) if path.is_file())
+        return sorted(str(path) for path in paths if hidden or "/." not in f"/{path.relative_to(folder)}")
     pages = objects.listed(folder, lambda: [*itertools.chain(*obstore.list(*objects.object_at(folder)))])
     keys = [entry["path"] for entry in pages]
     fitting = (key for key in keys if fnmatch.fnmatchcase(key.rpartition("/")[2], pattern))
@@ -358,9 +358,9 @@ def stamps(folder: str) -> dict[str, Stamp]:
             with suppress(FileNotFoundError):  # removed since it was listed
                 local[address] = stamp(address)
         return local
-    found = objects.listed(folder, lambda: [*itertools.chain(*obstore.list(*objects.object_at(folder)))])
+    entries = objects.listed(folder, lambda: [*itertools.chain(*obstore.list(*objects.object_at(folder)))])
     bucket = objects.bucket_of(folder)
-    located = {f"s3://{bucket}/{entry['path']}": entry for entry in found}
+    located = {f"s3://{bucket}/{entry['path']}": entry for entry in entries}
     return {address: objects.stamp_of(address, entry) for address, entry in sorted(located.items())}
 
 
@@ -379,5 +379,5 @@ def children(folder: str) -> list[str]:
 
 def _keys(folder: str) -> list[str]:
     """Prefixes and keys of objects directly below a folder of an object store."""
-    found = obstore.list_with_delimiter(*objects.object_at(folder))
-    return [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
+    listing = obstore.list_with_delimiter(*objects.object_at(folder))
+    return [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]

@@ -154,9 +154,9 @@ def listed(address: str, request: Callable[[], Sequence[Entry]]) -> Sequence[Ent
     A page that a network sends for a login is taken for an empty last page of a listing: whatever ends with a whole
     page may go on.
     """
-    found = requested(address, request)
-    if len(found) % PAGE_ENTRIES:
-        return found
+    entries = requested(address, request)
+    if len(entries) % PAGE_ENTRIES:
+        return entries
     with suppress(FileNotFoundError):
         requested(address, lambda: stamp_of(address, obstore.head(*object_at(f"{address}/{NO_NAME}"))))
     return requested(address, request)
@@ -189,5 +189,5 @@ def _profile_keys() -> dict[str, str]:
     profiles = configparser.ConfigParser()
     profiles.read(Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser())
     name = os.environ.get("AWS_PROFILE") or "default"
-    found = {key: profiles.get(name, key.lower(), fallback="") for key in KEYS}
-    return {key: value for key, value in found.items() if value}
+    values = {key: profiles.get(name, key.lower(), fallback="") for key in KEYS}
+    return {key: value for key, value in values.items() if value}

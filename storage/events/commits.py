@@ -170,23 +170,23 @@ def _try_append(
     before = versions.newest(layout, dataset)
     _sync(before.folder)
     _remove_leftovers(layout, before)
-    known = {source["batch"]: source for source in before.sources}
-    fresh = [source for source in sources if source.batch not in known]
+    source_of = {source["batch"]: source for source in before.sources}
+    fresh = [source for source in sources if source.batch not in source_of]
     ingests = _commit(layout, dataset, before, fresh, target_side, drop_known) if fresh else []
     if ingests is None:
         return None
-    made = {ingest.batch: ingest for ingest in ingests}
-    return [made.get(source.batch) or _ingest_of(known[source.batch]) for source in sources]
+    ingest_of = {ingest.batch: ingest for ingest in ingests}
+    return [ingest_of.get(source.batch) or _ingest_of(source_of[source.batch]) for source in sources]
 
 
 def _commit(
     layout: Layout, dataset: str, before: Version, sources: list[_Source], target_side: int, drop_known: bool
 ) -> list[Ingest] | None:
     """Commit sources and return their records, None if another writer committed first."""
-    known = pl.DataFrame(schema=NODE_COLUMNS)
+    nodes_before = pl.DataFrame(schema=NODE_COLUMNS)
     if before.number:
-        known = before.rows(NODES, NODE_COLUMNS).sort("node").collect()
-    _check_sides(dataset, known, target_side)
+        nodes_before = before.rows(NODES, NODE_COLUMNS).sort("node").collect()
+    _check_sides(dataset, nodes_before, target_side)
     sources = _without_known(before, sources) if drop_known else sources
     number = before.number + 1
     ingests = [_counted(source, number, before.number) for source in sources]
@@ -201,7 +201,7 @@ def _commit(
     ]
 
     def write(draft: Draft) -> list[dict[str, Any]]:
-        return _written(draft, changed, known, same)
+        return _written(draft, changed, nodes_before, same)
 
     return ingests if _published(layout, dataset, before, listed, write) else None
 
@@ -239,7 +239,7 @@ def _written(
     rejected = (rows.in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys())) for source in sources)
     tables = {
         INTERACTIONS: (_numbered(sources, known, new_nodes, same["target_side"]), STORED_COLUMNS),
-        QUARANTINE: ((block for each in rejected for block in each.iter_slices(rows.BLOCK_ROWS)), REJECTED_COLUMNS),
+        QUARANTINE: ((block for frame in rejected for block in frame.iter_slices(rows.BLOCK_ROWS)), REJECTED_COLUMNS),
         NODES: ((nodes for nodes in new_nodes), NODE_COLUMNS),  # read once the rows before are written
     }
     parts = []
@@ -321,15 +321,15 @@ def _counted(source: _Source, next_version: int, newest: int) -> Ingest:
 
 
 def _numbered(
-    sources: list[_Source], known: pl.DataFrame, new_nodes: list[pl.DataFrame], target_side: int
+    sources: list[_Source], nodes_before: pl.DataFrame, new_nodes: list[pl.DataFrame], target_side: int
 ) -> Iterator[pl.DataFrame]:
     """Yield the events with the numbers of their nodes; those of a source continue those of the earlier ones."""
-    known = known.select("node", "side", "id")
+    stored = nodes_before.select("node", "side", "id")
     for source in sources:
-        events, nodes = source.rows.numbered(known, target_side)
+        events, nodes = source.rows.numbered(stored, target_side)
         new_nodes.append(nodes)
         yield from events
-        known = pl.concat([known, nodes.select(known.columns)], how="vertical_relaxed")
+        stored = pl.concat([stored, nodes.select(stored.columns)], how="vertical_relaxed")
 
 
 def _sync(folder: str) -> None:
@@ -374,7 +374,7 @@ def _groups(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     """Join small blocks."""
     waiting: list[pl.DataFrame] = []
     for block in blocks:
-        if waiting and sum(each.height for each in waiting) >= GROUP_ROWS:
+        if waiting and sum(frame.height for frame in waiting) >= GROUP_ROWS:
             yield pl.concat(waiting)
             waiting = []
         waiting.append(block)

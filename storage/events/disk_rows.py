@@ -187,7 +187,7 @@ def times_of(
     connection.execute("CREATE OR REPLACE TABLE stored (time BIGINT)")
     for times in stored:
         scratch_database.insert(connection, "stored", times.collect_batches())
-    tables = ["stored", *(each.table for each in rows)]
+    tables = ["stored", *(file_rows.table for file_rows in rows)]
     return scratch_database.sorted_times(connection, " UNION ALL ".join(TIMES.format(table=table) for table in tables))
 
 
@@ -198,5 +198,5 @@ def shared_rows(
     connection.execute(KNOWN)
     scratch_database.insert(connection, "known", known.select(SAME).collect_batches())
     tables = ["known", *(source.table for source in sources)]
-    each = " UNION ALL ".join(OF.format(index=index, table=table) for index, table in enumerate(tables))
-    return connection.sql(SHARED.format(each=each)).fetchall()
+    selects = " UNION ALL ".join(OF.format(index=index, table=table) for index, table in enumerate(tables))
+    return connection.sql(SHARED.format(each=selects)).fetchall()

@@ -104,8 +104,8 @@ def shared_rows(known: pl.LazyFrame, sources: Sequence[pl.DataFrame]) -> list[tu
     """Count the distinct events of each source that another one or `known` has too, and all its distinct events."""
     texts = (events.lazy().with_columns(pl.col(ENDS).cast(pl.String)) for events in sources)
     frames = [frame.select(*SAME, of=pl.lit(index)) for index, frame in enumerate((known, *texts))]
-    each = pl.concat(frames).unique().select("of", is_shared=pl.len().over(SAME) > 1)
-    counts = each.group_by("of").agg(pl.sum("is_shared"), pl.len()).sort("of").collect()
+    distinct = pl.concat(frames).unique().select("of", is_shared=pl.len().over(SAME) > 1)
+    counts = distinct.group_by("of").agg(pl.sum("is_shared"), pl.len()).sort("of").collect()
     return [(num_shared, num_rows) for of, num_shared, num_rows in counts.rows() if of > 0]
 
 
@@ -135,8 +135,8 @@ def check_rows(dataset: str, result: ReadResult) -> None:
 
 
 def _check_columns(dataset: str, name: str, frame: pl.DataFrame, columns: Mapping[str, Any]) -> None:
-    found = {column: _stored_as(column, frame.schema.get(column)) for column in columns}
-    wrong = [f"{key} is {found[key]} instead of {dtype}" for key, dtype in columns.items() if found[key] != dtype]
+    types = {column: _stored_as(column, frame.schema.get(column)) for column in columns}
+    wrong = [f"{key} is {types[key]} instead of {dtype}" for key, dtype in columns.items() if types[key] != dtype]
     if wrong:
         raise ValueError(f"dataset {dataset!r}: columns of {name}: {'; '.join(wrong)}")
 
@@ -196,13 +196,13 @@ def _coded(ends: list[pl.Series], known: pl.DataFrame) -> tuple[pl.Series, pl.Se
         code = pl.Series("code", as_texts(known["id"])).to_physical()
         return source.to_physical(), target.to_physical(), known.with_columns(code)
     largest = max(int(ids.to_numpy().max(initial=0)) for ids in ends)
-    known = known.with_columns(code=pl.col("id").cast(pl.Int64, strict=False))
-    known = known.filter((pl.col("code").cast(pl.String) == pl.col("id")) & pl.col("code").is_between(0, largest))
+    integers = known.with_columns(code=pl.col("id").cast(pl.Int64, strict=False))
+    integers = integers.filter((pl.col("code").cast(pl.String) == pl.col("id")) & pl.col("code").is_between(0, largest))
     if largest < max(TABLE_SIZE, source.len()):
-        return source.cast(pl.UInt32), target.cast(pl.UInt32), known
-    code = dense(pl.concat([ids.cast(pl.Int64) for ids in (*ends, known["code"])]))
+        return source.cast(pl.UInt32), target.cast(pl.UInt32), integers
+    code = dense(pl.concat([ids.cast(pl.Int64) for ids in (*ends, integers["code"])]))
     source, target = code.head(source.len()), code.slice(source.len(), target.len())
-    return source, target, known.with_columns(code=code.tail(known.height))
+    return source, target, integers.with_columns(code=code.tail(integers.height))
 
 
 def _set_first(

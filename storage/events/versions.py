@@ -66,10 +66,10 @@ class Version:
 
     def rows(self, name: str, schema: Mapping[str, Any]) -> pl.LazyFrame:
         """Rows of one of its tables, after a check of the files."""
-        own = [part for part in self.parts if part["name"] == name and part["num_rows"]]
-        if not own:
+        parts = [part for part in self.parts if part["name"] == name and part["num_rows"]]
+        if not parts:
             return pl.LazyFrame(schema=schema)
-        located = {self.location(part): part for part in own}
+        located = {self.location(part): part for part in parts}
         paths = files.read_each(lambda location: _readable(location, located[location]), located)
         return pl.scan_parquet(paths, schema=dict(schema), hive_partitioning=False, glob=False)
 
@@ -142,9 +142,9 @@ def newest_used(layout: Layout, dataset: str) -> int:
     """Newest version of which snapshots were made; 0 without snapshots."""
     folder = layout.artifacts("snapshots", dataset)
     versions = [name.removeprefix("version=") for name in files.children(folder) if name.startswith("version=")]
-    found = sorted((int(version) for version in versions if version.isdecimal()), reverse=True)
+    numbers = sorted((int(version) for version in versions if version.isdecimal()), reverse=True)
     # S3 may list empty folders, and a killed writer leaves one.
-    return next((version for version in found if files.find(f"{folder}/version={version}")), 0)
+    return next((version for version in numbers if files.find(f"{folder}/version={version}")), 0)
 
 
 def part_of(draft: Draft, version: int, name: str, num_rows: int) -> dict[str, Any]:
@@ -184,8 +184,8 @@ def _opened(layout: Layout, dataset: str, number: int) -> Version | None:
         raise TableDamaged(error.address, error.problem, REMEDY) from error
     if record is None:
         return None
-    if (own := record["lineage"]["table_version"]) != number:
-        raise TableDamaged(f"{address}/{MANIFEST}", f"is that of commit {own}", REMEDY)
+    if (recorded := record["lineage"]["table_version"]) != number:
+        raise TableDamaged(f"{address}/{MANIFEST}", f"is that of commit {recorded}", REMEDY)
     sources = _list_of(address, record, SOURCES, SOURCE_COLUMNS)
     parts = _list_of(address, record, PARTS, PART_COLUMNS)
     return Version(folder=layout.commits(dataset), number=number, digest=record["digest"], sources=sources, parts=parts)

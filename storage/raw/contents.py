@@ -74,9 +74,9 @@ def known_contents(layout: Layout, dataset: str) -> dict[str, Content]:
 
 def remember_contents(layout: Layout, dataset: str, contents: Iterable[tuple[str, Content]]) -> None:
     """Record the contents of files by name, so that a later ingest opens them only if they have changed."""
-    known = _entries(known_contents(layout, dataset).items())
-    entries = known | _entries(contents)
-    if entries != known:
+    entries_before = _entries(known_contents(layout, dataset).items())
+    entries = entries_before | _entries(contents)
+    if entries != entries_before:
         write_record(layout.raw_files(dataset), {"files": entries})
 
 

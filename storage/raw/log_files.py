@@ -54,11 +54,11 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
             raise LogNotFound("`log` is an empty text: name a file, a folder or a pattern, or leave the option out")
         addresses = list(dict.fromkeys(address for one in specs for address in _named(one)))
         return [raw_file(address) for address in addresses]
-    known = dataset_named(dataset)
-    if known.name in GENERATED:
-        return [RawFile(name=f"{known.name}.csv", open=lambda: io.BytesIO(_generated(known.name)))]
-    addresses = _stored(known, raw_folder) or [_fetched(known, raw_folder)]
-    return [raw_file(address, known.archive_member) for address in addresses]
+    dataset_entry = dataset_named(dataset)
+    if dataset_entry.name in GENERATED:
+        return [RawFile(name=f"{dataset_entry.name}.csv", open=lambda: io.BytesIO(_generated(dataset_entry.name)))]
+    addresses = _stored(dataset_entry, raw_folder) or [_fetched(dataset_entry, raw_folder)]
+    return [raw_file(address, dataset_entry.archive_member) for address in addresses]
 
 
 def _generated(name: str) -> bytes:
@@ -71,20 +71,22 @@ def raw_file(address: str, member: str | None = None) -> RawFile:
     limits = limits_from_environment()
     if not files.is_remote(address):
         return local_file(address, member, limits)
-    opened = functools.partial(decompressed, address, functools.partial(_opened, address), member, limits)
-    return RawFile(name=address, open=opened, limits=limits, stamp=functools.partial(files.stamp, address))
+    open_content = functools.partial(decompressed, address, functools.partial(_opened, address), member, limits)
+    return RawFile(name=address, open=open_content, limits=limits, stamp=functools.partial(files.stamp, address))
 
 
 def limits_from_environment() -> ReadLimits:
     """Read the limits of raw files from DYFORMER_MAX_LINE_BYTES and so on; raises LogError for a wrong value."""
     names = {field.name: f"DYFORMER_{field.name.upper()}" for field in dataclasses.fields(ReadLimits)}
-    given = {field: os.environ[name] for field, name in names.items() if os.environ.get(name)}
+    settings = {field: os.environ[name] for field, name in names.items() if os.environ.get(name)}
     try:
-        return ReadLimits(**given)  # pyright: ignore[reportArgumentType]
+        return ReadLimits(**settings)  # pyright: ignore[reportArgumentType]
     except ValidationError as error:
         fault = error.errors()[0]
         field = str(fault["loc"][0])
-        raise LogError(f"{names[field]}={given[field]!r}: {fault['msg']}; or unset it for the usual limit") from error
+        raise LogError(
+            f"{names[field]}={settings[field]!r}: {fault['msg']}; or unset it for the usual limit"
+        ) from error
 
 
 def _opened(address: str) -> BinaryIO:
@@ -96,12 +98,12 @@ def _opened(address: str) -> BinaryIO:
 
 def _named(spec: str) -> list[str]:
     """Find the files of a name, folder or pattern; raises LogNotFound where there is none."""
-    found = _remote(spec) if files.is_remote(spec) else _local(Path(spec).expanduser())
-    if not found and Path(spec).expanduser().is_dir():
+    files_found = _remote(spec) if files.is_remote(spec) else _local(Path(spec).expanduser())
+    if not files_found and Path(spec).expanduser().is_dir():
         raise LogNotFound(f"the folder {spec!r} has no file; names that begin with '.' or '_' are no logs")
-    if not found:
+    if not files_found:
         raise LogNotFound(f"no file matches {spec!r}{_nearest(spec)}; pass --log FILE, a folder or a pattern")
-    return found
+    return files_found
 
 
 def _local(path: Path) -> list[str]:
@@ -120,12 +122,12 @@ def _remote(spec: str) -> list[str]:
     try:
         if files.size(spec) is not None:
             return [spec]
-        found = files.find(folder)
+        addresses = files.find(folder)
     except OSError as error:
         raise LogNotFound(str(error)) from error
     if glob.has_magic(spec):
-        return [address for address in found if fnmatch.fnmatchcase(address, spec)]
-    return [address for address in found if _is_data(PurePosixPath(address.removeprefix(folder)))]
+        return [address for address in addresses if fnmatch.fnmatchcase(address, spec)]
+    return [address for address in addresses if _is_data(PurePosixPath(address.removeprefix(folder)))]
 
 
 def _is_data(path: PurePath) -> bool:
@@ -145,9 +147,9 @@ def _stored(dataset: Dataset, raw_folder: str) -> list[str]:
     """Find a known log by its published names, or in a folder with the dataset's name."""
     for folder in _log_folders():
         named = (parent / name for parent in (folder, folder / dataset.name) for name in _stored_names(dataset))
-        found = [str(path) for path in named if path.is_file()][:1] or _local(folder / dataset.name)
-        if found:
-            return found
+        paths = [str(path) for path in named if path.is_file()][:1] or _local(folder / dataset.name)
+        if paths:
+            return paths
     fetched = files.children(raw_folder)
     return [f"{raw_folder.rstrip('/')}/{name}" for name in _stored_names(dataset) if name in fetched][:1]
 
@@ -192,13 +194,13 @@ def _download(url: str, path: Path) -> None:
 def _check(dataset: Dataset, path: Path) -> None:
     """Read the fetched file to its end; raises ChecksumMismatch if it is truncated or not the published one."""
     try:
-        found = content_of(raw_file(str(path), dataset.archive_member)).sha256
+        checksum = content_of(raw_file(str(path), dataset.archive_member)).sha256
     except DamagedLog as error:
         raise ChecksumMismatch(
             _where_to_get(dataset, f"the file of {dataset.origin} cannot be read ({error})")
         ) from error
-    if dataset.origin_sha256 not in (None, found):
-        problem = f"the file of {dataset.origin} has SHA-256 {found}, expected {dataset.origin_sha256}"
+    if dataset.origin_sha256 not in (None, checksum):
+        problem = f"the file of {dataset.origin} has SHA-256 {checksum}, expected {dataset.origin_sha256}"
         raise ChecksumMismatch(_where_to_get(dataset, problem))
 
 

@@ -45,8 +45,10 @@ def _id_of(wanted: str, names: dict[str, str]) -> str:
 
 def _texts(values: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     """Give each name with its value in each run, those of the baselines last."""
-    names = sorted({name for each in values for name in each}, key=lambda name: (name.startswith("baseline/"), name))
-    return [(name, [_text(each.get(name)) for each in values]) for name in names]
+    names = sorted(
+        {name for of_run in values for name in of_run}, key=lambda name: (name.startswith("baseline/"), name)
+    )
+    return [(name, [_text(of_run.get(name)) for of_run in values]) for name in names]
 
 
 def _text(value: object) -> str:

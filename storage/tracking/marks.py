@@ -22,12 +22,14 @@ def due(layout: Layout, *, again: bool = False) -> list[str]:
 
     Everything is looked at, which costs a listing for each kind of results.
     """
-    found = []
+    manifests = []
     for kind in TRACKED_KINDS:
         there = files.find(layout.all_artifacts(kind), "*.json")
         marked = {address.rpartition("/")[0] for address in there if address.endswith(f"/{MARK}") and not again}
-        found += [address for address in there if address.endswith(f"/{MANIFEST}") and _folder(address) not in marked]
-    return _in_order(_folder(address) for address in found)
+        manifests += [
+            address for address in there if address.endswith(f"/{MANIFEST}") and _folder(address) not in marked
+        ]
+    return _in_order(_folder(address) for address in manifests)
 
 
 def noted(layout: Layout) -> list[str]:
@@ -35,7 +37,7 @@ def noted(layout: Layout) -> list[str]:
 
     A note of a marked result goes, and one of a result that nobody has finished for a day.
     """
-    found = []
+    addresses = []
     for name in files.children(layout.absolute(PENDING)):
         note = layout.absolute(f"{PENDING}/{name}")
         with suppress(FileNotFoundError):  # another process has removed it since
@@ -46,8 +48,8 @@ def noted(layout: Layout) -> list[str]:
             elif has_mark(address):
                 files.remove(note)
             else:
-                found.append(address)
-    return _in_order(found)
+                addresses.append(address)
+    return _in_order(addresses)
 
 
 def is_removed(address: str) -> bool:

@@ -198,11 +198,11 @@ def ensure_run(
     Of several runs with the key, which machines without a common lock may create, the oldest one stays.
     """
     experiment_id = _ensure_experiment(client, experiment, artifact_root)
-    known = runs_of_key(client, experiment, tags[RUN_KEY])
-    for run in known[1:]:
+    earlier_runs = runs_of_key(client, experiment, tags[RUN_KEY])
+    for run in earlier_runs[1:]:
         _remove_run(client, experiment, run.info.run_id)
-    if known:
-        return known[0].info.run_id
+    if earlier_runs:
+        return earlier_runs[0].info.run_id
     return client.create_run(experiment_id, tags=dict(tags), run_name=name).info.run_id
 
 
@@ -224,17 +224,17 @@ def _remove_run(client: "MlflowClient", model: str, run_id: str) -> None:
 def _ensure_experiment(client: "MlflowClient", name: str, artifact_root: str | None) -> str:
     from mlflow.exceptions import MlflowException
 
-    known = client.get_experiment_by_name(name)
-    if known is not None:
-        return known.experiment_id
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        return experiment.experiment_id
     try:
         location = artifact_root and f"{artifact_root}/{name}"
         return client.create_experiment(name, artifact_location=location, tags=view_tags())
     except MlflowException:
-        known = client.get_experiment_by_name(name)  # another process may have made it
-        if known is None:
+        experiment = client.get_experiment_by_name(name)  # another process may have made it
+        if experiment is None:
             raise
-        return known.experiment_id
+        return experiment.experiment_id
 
 
 def send_params(client: "MlflowClient", run_id: str, texts: Mapping[str, str]) -> None:
@@ -262,11 +262,11 @@ def send_points(client: "MlflowClient", run_id: str, points: Sequence[Point]) ->
     """
     from mlflow.entities import Metric
 
-    known = _known_points(client, run_id, points)
+    sent = _known_points(client, run_id, points)
     metrics = [
         Metric(point.name, point.value, point.moment, point.step)
         for point in points
-        if _is_wanted(point, known.get((point.name, point.step)))
+        if _is_wanted(point, sent.get((point.name, point.step)))
     ]
     for first in range(0, len(metrics), 1000):  # MLflow accepts no more in one call
         client.log_batch(run_id, metrics=metrics[first : first + 1000])
@@ -287,7 +287,7 @@ def _known_points(
     names = sorted({point.name for point in points} & client.get_run(run_id).data.metrics.keys())
     histories = [client.get_metric_history(run_id, name) for name in names]
     metrics = sorted((metric for history in histories for metric in history), key=lambda each: each.timestamp)
-    return {(each.key, each.step): (each.timestamp, each.value) for each in metrics}
+    return {(metric.key, metric.step): (metric.timestamp, metric.value) for metric in metrics}
 
 
 def send_files(client: "MlflowClient", run_id: str, files: Path, path: str | None) -> None:
@@ -319,10 +319,10 @@ def register(
 ) -> str:
     """Register the uploaded model of a run, once, with these tags, aliases and description; returns the version."""
     _ensure_model(client, name)
-    known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
+    versions = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL_PATH}"
-    version = known[0] if known else client.create_model_version(name, source, run_id, tags=dict(tags))
-    for tag, value in tags.items() if known else ():
+    version = versions[0] if versions else client.create_model_version(name, source, run_id, tags=dict(tags))
+    for tag, value in tags.items() if versions else ():
         client.set_model_version_tag(name, version.version, tag, value)
     client.update_model_version(name, version.version, description)
     for alias in aliases:
@@ -361,8 +361,8 @@ def follow_store(layout: Layout) -> None:
 
 
 def _other_roots(connection: sqlite3.Connection, artifact_root: str) -> set[str]:
-    found = connection.execute("select name, artifact_location from experiments").fetchall()
+    rows = connection.execute("select name, artifact_location from experiments").fetchall()
     ending = f"/{Path(artifact_root).name}"
-    ours = [(name, location) for name, location in found if name.startswith(PREFIX)]
+    ours = [(name, location) for name, location in rows if name.startswith(PREFIX)]
     roots = {location.removesuffix(f"/{name}") for name, location in ours if location.endswith(f"{ending}/{name}")}
     return {root for root in roots if root.startswith("/") and root.endswith(ending)} - {artifact_root}

@@ -27,15 +27,15 @@ def runs_page(uri: str) -> str:
     parameter has no effect on the links; there the user has to choose Model training.
     """
     client, pages = connect(uri), f"{without_password(uri)}/#/experiments"
-    found = client.search_experiments(
+    experiments = client.search_experiments(
         filter_string=f"name LIKE '{PREFIX}%'", order_by=["last_update_time DESC"], max_results=1
     )
-    if not found:
+    if not experiments:
         return pages
     for name, value in view_tags().items():
-        if found[0].tags.get(name) != value:
-            client.set_experiment_tag(found[0].experiment_id, name, value)
-    return f"{pages}/{found[0].experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
+        if experiments[0].tags.get(name) != value:
+            client.set_experiment_tag(experiments[0].experiment_id, name, value)
+    return f"{pages}/{experiments[0].experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
 
 
 def run_page(uri: str, run: str) -> str | None:

@@ -154,9 +154,9 @@ def tracking_of(address: str) -> dict[str, Any]:
 
 def where(tracker: Tracker, mark: Mapping[str, Any] | None) -> dict[str, Any]:
     """Say where a result is in MLflow, by its mark: tracker, run, model_version; problem: why it is not there yet."""
-    found = {"run": None, "model_version": None, "problem": tracker.problem or "it was not sent yet"}
-    known = {} if mark is None else {"problem": None, **{name: mark[name] for name in found if name in mark}}
-    return {"tracker": without_password(tracker.uri), **found, **known}
+    result = {"run": None, "model_version": None, "problem": tracker.problem or "it was not sent yet"}
+    marked = {} if mark is None else {"problem": None, **{name: mark[name] for name in result if name in mark}}
+    return {"tracker": without_password(tracker.uri), **result, **marked}
 
 
 @dataclass(kw_only=True)

@@ -90,14 +90,14 @@ class ServedModel(PythonModel):
             raise WrongRequest(str(error)) from error
 
     def _predicted(self, model_input: pd.DataFrame, params: dict[str, Any] | None) -> pd.DataFrame:
-        columns, given = set(model_input.columns), params or {}
-        if given.get("events") or given.get("at"):
-            return self._as_of_now(model_input, given)
+        columns, parameters = set(model_input.columns), params or {}
+        if parameters.get("events") or parameters.get("at"):
+            return self._as_of_now(model_input, parameters)
         if {"source", "target"} <= columns and "node" not in columns:
             return self._probabilities(model_input)
         if "node" in columns and not {"source", "target"} & columns:
             row_N = self._rows_of_nodes(model_input)
-            k, links = int(given.get("k") or 0), given.get("links") or "all"
+            k, links = int(parameters.get("k") or 0), parameters.get("links") or "all"
             if not k and links != "all":
                 raise ValueError(f"links = {links!r} needs the parameter k, the number of partners of each node")
             return self._top(row_N, k, links) if k else self._vectors(model_input, row_N)

@@ -14,8 +14,8 @@ def settle_server(database: str, artifacts: str | None, destination: str, hosts:
     names by which the server is called. Tables are made here, because processes that make them at once may fail.
     """
     # Before the import, which reads some of them.
-    own = {"_MLFLOW_SGI_NAME": "uvicorn", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    os.environ |= {"MLFLOW_SERVER_ALLOWED_HOSTS": hosts, **own}
+    variables = {"_MLFLOW_SGI_NAME": "uvicorn", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    os.environ |= {"MLFLOW_SERVER_ALLOWED_HOSTS": hosts, **variables}
     from mlflow.server import constants
     from mlflow.server.handlers import initialize_backend_stores
 

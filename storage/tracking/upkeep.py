@@ -38,10 +38,12 @@ def running_flows(tracker: Tracker) -> dict[str, tuple[str, datetime]]:
     """
     client = tracker.client()
     experiments = client.search_experiments(filter_string=f"name LIKE '{PREFIX}%'")
-    found = client.search_runs([each.experiment_id for each in experiments], "attributes.status = 'RUNNING'")
+    running = client.search_runs(
+        [experiment.experiment_id for experiment in experiments], "attributes.status = 'RUNNING'"
+    )
     return {
         run.info.run_id: (run.data.tags[FLOW_RUN], datetime.fromtimestamp(run.info.start_time / 1e3, UTC))
-        for run in sorted(found, key=lambda run: run.info.start_time)
+        for run in sorted(running, key=lambda run: run.info.start_time)
         if FLOW_RUN in run.data.tags
     }
 
@@ -73,13 +75,13 @@ def prune_runs(tracker: Tracker, dataset: str, keep: int) -> int:
 
 
 def _runs(client: Any, experiment: str, stage: str) -> list[Any]:
-    found, token = [], None
+    runs, token = [], None
     while True:
-        wanted = f"tags.stage = '{stage}' AND tags.{PRUNED} IS NULL"
-        page = client.search_runs([experiment], wanted, max_results=1000, page_token=token)
-        found, token = [*found, *page], page.token
+        condition = f"tags.stage = '{stage}' AND tags.{PRUNED} IS NULL"
+        page = client.search_runs([experiment], condition, max_results=1000, page_token=token)
+        runs, token = [*runs, *page], page.token
         if not token:
-            return found
+            return runs
 
 
 def _remove_files(uri: str, server: str) -> None:

@@ -129,7 +129,7 @@ class Fitted:
 
 def probes_of(*queries: RankingQueries) -> Pairs:
     """Give the distinct pairs of queries."""
-    pairs = [np.stack([each.pairs.source_S, each.pairs.target_S]) for each in queries]
+    pairs = [np.stack([step_queries.pairs.source_S, step_queries.pairs.target_S]) for step_queries in queries]
     source_S, target_S = np.unique(np.concatenate(pairs, axis=1), axis=1)
     return source_S, target_S
 
@@ -150,24 +150,24 @@ def inputs_of(case: AuditCase, trial: RankingTrial, probes: Pairs) -> Results:
     past, until = trial.past, case.until
     batch = make_batch(as_of_graph(past, until=until), np.unique(probes[0])[:NUM_TARGETS], num_context=NUM_TARGETS)
     features = prepare_link_features(past.history)
-    found = {
+    results = {
         **history_of(past),
         "link features": [features.directed(*probes), recent_activity(features, *probes, directed=True)],
         "subgraphs": [tensor.numpy() for tensor in batch.tensors()],
         "ranking queries": _values(case.queries(trial.graph, until)),
     }
     for age, step in enumerate(trial.labelled):
-        about = np.array([step.before.until, step.weight, step.directed, step.ranked])
-        found[f"labelled step {age + 1}"] = [
-            about,
+        description = np.array([step.before.until, step.weight, step.directed, step.ranked])
+        results[f"labelled step {age + 1}"] = [
+            description,
             *_values(step.examples),
             *_values(step.new_partners),
             step.before.history.node_N,
         ]
     if until in evaluated_steps(trial.graph, first_step=until):
         examples = joined(*vars(paper_examples(trial.graph, until, seed=case.seed)).values())
-        found["pairs of the paper's protocol"] = _values(examples)
-    return found
+        results["pairs of the paper's protocol"] = _values(examples)
+    return results
 
 
 def _values(record: Any) -> list[NDArray]:

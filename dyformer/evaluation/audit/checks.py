@@ -70,21 +70,21 @@ def _unchanged(name: str, compared: str, case: AuditCase, fitted: Fitted, base: 
 def past_check(case: AuditCase, base: Results, probes: Pairs) -> Check:
     """Give the links between known nodes of the step `until` random targets: all results must change."""
     num_known = case.graph.snapshots[case.until - 2].num_nodes
-    known = split_rows(case.graph, case.until - 1)
+    past_rows = split_rows(case.graph, case.until - 1)
     rows = rows_of(case.graph)
     is_changed_R = (rows["step"] == case.until).to_numpy()
     for end in ("source", "target"):
         is_changed_R &= np.isin(rows[end].to_numpy(), case.graph.node_N[:num_known])
     target_R = rows["target"].to_numpy().copy()
-    target_R[is_changed_R] = np.random.default_rng(case.seed).choice(known.targets, size=int(is_changed_R.sum()))
+    target_R[is_changed_R] = np.random.default_rng(case.seed).choice(past_rows.targets, size=int(is_changed_R.sum()))
     # The nodes are numbered as in the log, so that a pair of numbers is the same pair.
     graph = _renumbered_like(case.graph, graph_of(rows.with_columns(target=target_R), case.graph))
     trial = _other_trial(case, graph)
-    found = {**inputs_of(case, trial, probes), **Fitted(case=case, trial=trial).results(probes)}
-    changed = differing(found, base)
+    results = {**inputs_of(case, trial, probes), **Fitted(case=case, trial=trial).results(probes)}
+    changed = differing(results, base)
     # Older labelled steps and the nodes end before the step that changed.
-    wanted = [name for name in base if name not in ("nodes", *(f"labelled step {age}" for age in range(2, 9)))]
-    missing = [name for name in wanted if name not in changed]
+    names = [name for name in base if name not in ("nodes", *(f"labelled step {age}" for age in range(2, 9)))]
+    missing = [name for name in names if name not in changed]
     detail = f"{len(changed)} of {len(base)} results changed"
     return Check(
         name="past matters",
@@ -100,7 +100,7 @@ def query_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
     generator = np.random.default_rng(case.seed)
     chosen_S = generator.permutation(len(probes[0]))[:NUM_INDEPENDENT]
     pair_2S = np.stack(probes)[:, chosen_S]
-    found = {
+    differences = {
         title: _dependence(lambda index, score=score: score(*pair_2S[:, index]), len(chosen_S))
         for title, score in fitted.scores.items()
     }
@@ -108,14 +108,16 @@ def query_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
     for name, method in fitted.methods.items():
         if isinstance(method, Embedder):
             embed = method.fit(fitted.trial.past, seed=case.seed)
-            found[f"vectors of {name}"] = _dependence(lambda index, embed=embed: embed(node_N[index]), len(node_N))
-    wrong = {name: f"{value:.3g} of the spread" for name, value in found.items() if value > ROUNDING}
+            differences[f"vectors of {name}"] = _dependence(
+                lambda index, embed=embed: embed(node_N[index]), len(node_N)
+            )
+    wrong = {name: f"{value:.3g} of the spread" for name, value in differences.items() if value > ROUNDING}
     return Check(
         name="query independence",
         compared=f"{len(chosen_S)} pairs and {len(node_N)} nodes together, shuffled, in halves and alone",
         methods=tuple(case.methods),
         passed=not wrong,
-        detail=described(wrong) or f"largest difference {max(found.values(), default=0):.3g} of the spread",
+        detail=described(wrong) or f"largest difference {max(differences.values(), default=0):.3g} of the spread",
     )
 
 
@@ -136,13 +138,13 @@ def relabelling_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
     """
     generator = np.random.default_rng(case.seed)
     permanent = replace(case.graph, node_N=generator.permutation(case.graph.node_N))
-    found: Results = {}
+    results: Results = {}
     past = _other_trial(case, permanent).past
     for name, method in case.methods.items():
         if isinstance(method, Embedder):
-            found[f"vectors of {name}"] = [np.asarray(fitted_vectors(name, method, past, case.seed))]
+            results[f"vectors of {name}"] = [np.asarray(fitted_vectors(name, method, past, case.seed))]
     expected = fitted.results(probes)
-    wrong = differing(found, {name: expected[name] for name in found})
+    wrong = differing(results, {name: expected[name] for name in results})
     number_N = _permutation(case.graph, generator)
     scorers = {name: method for name, method in case.methods.items() if isinstance(method, Scorer)}
     renumbered = renumber(permanent, number_N)
@@ -207,7 +209,7 @@ def hidden_step_check(case: AuditCase) -> Check:
         for until, hidden in ((case.until, step), (step - 1, None)):
             if until == 1 and hidden:
                 continue
-            found, expected = (
+            links_in, expected = (
                 [
                     tensor.numpy()
                     for tensor in make_batch(
@@ -217,7 +219,7 @@ def hidden_step_check(case: AuditCase) -> Check:
                 for graph in (other, past)
             )
             name = f"step {step} {'hidden' if hidden else 'forecast'} as of step {until}"
-            wrong |= differing({name: found}, {name: expected})
+            wrong |= differing({name: links_in}, {name: expected})
     return Check(
         name="hidden step",
         compared=f"subgraphs of a training with random edges at step {' and '.join(map(str, steps))}, and as they are",

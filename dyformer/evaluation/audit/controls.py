@@ -97,13 +97,13 @@ def planted_check(case: AuditCase, past: PreparedGraph) -> Check:
     queries = case.queries(graph, case.until + 1, (case.uniform,))
     score = EdgeBank(memory="last").fit_pairs(past, ())
     scored = ScoredQueries(method="", seed=case.seed, queries=queries, score_S=score(*_ends(queries)))
-    found = float(above(scored, case.uniform).mean())
+    auc = float(above(scored, case.uniform).mean())
     return Check(
         name="planted rule",
         compared=f"the links of step {case.until} once more at step {case.until + 1}, by a method that remembers them",
         methods=("EdgeBank (last)",),
-        passed=found >= PLANTED_AUC,
-        detail=f"AUC {found:.3f}, expected {PLANTED_AUC} and more",
+        passed=auc >= PLANTED_AUC,
+        detail=f"AUC {auc:.3f}, expected {PLANTED_AUC} and more",
     )
 
 
@@ -125,7 +125,7 @@ def evaluator_check(case: AuditCase, queries: RankingQueries) -> Check:
         ScoredQueries(method=name, seed=0, queries=queries, score_S=values * 1.0) for name, values in scores.items()
     ]
     resamples = node_resamples([np.concatenate(_ends(queries))], num_resamples=2, generator=generator)
-    found = step_metrics(scored, case.graph, resamples)
+    measured = step_metrics(scored, case.graph, resamples)
     alone = step_metrics(scored[-1:], case.graph, resamples)
     num_Q = (queries.family_QC >= 0).sum(axis=1)
     num_Q = num_Q[num_Q > 0]
@@ -139,11 +139,11 @@ def evaluator_check(case: AuditCase, queries: RankingQueries) -> Check:
     for name, rank_Q in ranks.items():
         expected = {"mrr": (1 / rank_Q).mean(), "hits_at_10": (rank_Q <= 10).mean()}
         for metric, value in expected.items():
-            wrong |= _deviation(f"{name} {metric}", found[name, 0][metric, MIXED, KNOWN].value, value)
+            wrong |= _deviation(f"{name} {metric}", measured[name, 0][metric, MIXED, KNOWN].value, value)
     for name, value in (("constant", 0.5), ("perfect", 1.0), ("reversed", 0.0)):
-        for metric, family, part in (cell for cell in found[name, 0] if cell[0] == "auc"):
-            wrong |= _deviation(f"{name} auc {family} {part}", found[name, 0][metric, family, part].value, value)
-    wrong |= {f"alone {cell}": "another value" for cell in _other_values(alone["random", 0], found["random", 0])}
+        for metric, family, part in (cell for cell in measured[name, 0] if cell[0] == "auc"):
+            wrong |= _deviation(f"{name} auc {family} {part}", measured[name, 0][metric, family, part].value, value)
+    wrong |= {f"alone {cell}": "another value" for cell in _other_values(alone["random", 0], measured["random", 0])}
     return Check(
         name="evaluator",
         compared="constant, perfect, reversed and random scores, and the definitions of their metrics",
@@ -156,11 +156,11 @@ def evaluator_check(case: AuditCase, queries: RankingQueries) -> Check:
 def _plain_ranks(scored: ScoredQueries) -> NDArray[np.float64]:
     """Rank by the definition: count the candidates above and half of the equal ones."""
     ranks = []
-    for own, others, families in zip(
+    for scores, others, families in zip(
         scored.score_Q.tolist(), scored.score_QC.tolist(), scored.queries.family_QC.tolist(), strict=True
     ):
         others = [score for score, family in zip(others, families, strict=True) if family >= 0]
-        above, equal = sum(score > own for score in others), sum(score == own for score in others)
+        above, equal = sum(score > scores for score in others), sum(score == scores for score in others)
         if others:
             ranks.append(1 + above + equal / 2)
     return np.array(ranks)

@@ -155,8 +155,8 @@ def _fitting(trial: EventTrial) -> Results:
     events = {name: value for name, value in vars(log).items() if name.endswith("_E")}
     queries = {
         f"{part} {name}": value
-        for part, each in (("training", training), ("validation", validation))
-        for name, value in vars(each).items()
+        for part, part_events in (("training", training), ("validation", validation))
+        for name, value in vars(part_events).items()
         if value is not None
     }
     return {name: [np.asarray(value)] for name, value in {**events, **queries}.items()}

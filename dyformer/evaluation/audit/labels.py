@@ -77,7 +77,7 @@ class LabelMemory:
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Remember the labels of the step after `graph.until`."""
         num_nodes = len(graph.history.node_N)
-        known = [
+        labels = [
             pairs
             for step in labelled
             if step.before.until >= graph.until
@@ -85,7 +85,7 @@ class LabelMemory:
         ]
         keys = {
             is_positive: np.sort(
-                np.concatenate([np.empty(0, np.int64)] + [_keys(num_nodes, each, is_positive) for each in known])
+                np.concatenate([np.empty(0, np.int64)] + [_keys(num_nodes, part, is_positive) for part in labels])
             )
             for is_positive in (True, False)
         }
@@ -104,29 +104,29 @@ def _keys(num_nodes: int, examples: LinkExamples | NewPartners, is_positive: boo
 
 def memory_check(case: AuditCase, trial: RankingTrial) -> Check:
     """Let a method remember labels: no pair on which it is evaluated may be among them."""
-    above_Q = np.concatenate([above(each, "random") for each in evaluate_queries("memory", LabelMemory(), trial)])
-    found = {"prequential": float(above_Q.mean()) if (above_Q != 0.5).any() else 0.5}
+    above_Q = np.concatenate([above(scored, "random") for scored in evaluate_queries("memory", LabelMemory(), trial)])
+    auc_of = {"prequential": float(above_Q.mean()) if (above_Q != 0.5).any() else 0.5}
     step = case.until + 1
     if step in evaluated_steps(case.graph, first_step=step):
         paper = Trial(graph=case.graph, step=step, seed=case.seed, config=case.config)
         (scored,) = evaluate_method("memory", LabelMemory(), paper)
-        found["paper"] = auc(scored.positive_P, scored.score_P) if scored.score_P.any() else 0.5
-    wrong = {f"protocol {name}": f"AUC {value:.3f}" for name, value in found.items() if value != 0.5}
+        auc_of["paper"] = auc(scored.positive_P, scored.score_P) if scored.score_P.any() else 0.5
+    wrong = {f"protocol {name}": f"AUC {value:.3f}" for name, value in auc_of.items() if value != 0.5}
     return Check(
         name="label memory",
         compared="the labelled pairs of a method that remembers them, and the pairs on which it is evaluated",
         methods=("label memory",),
         passed=not wrong,
-        detail=described(wrong) or f"AUC 0.5 in the protocols {' and '.join(found)}: it recognises no pair",
+        detail=described(wrong) or f"AUC 0.5 in the protocols {' and '.join(auc_of)}: it recognises no pair",
     )
 
 
 def permutation_check(case: AuditCase, fitted: Fitted) -> Check:
     """Permute the labels of the forecast step in the paper's protocol: no method may do better than chance."""
     compared, step = "permuted labels, of labelled and of test pairs", case.until + 1
-    about = {"name": "label permutation", "compared": compared, "methods": tuple(case.methods)}
+    described_as = {"name": "label permutation", "compared": compared, "methods": tuple(case.methods)}
     if step not in evaluated_steps(case.graph, first_step=step):
-        return Check(**about, passed=None, detail=f"step {step} has too few links for the paper's protocol")
+        return Check(**described_as, passed=None, detail=f"step {step} has too few links for the paper's protocol")
     trial = Trial(graph=case.graph, step=step, seed=case.seed, config=case.config)
     generator = np.random.default_rng(case.seed)
     permuted = {name: _permuted(part, generator) for name, part in vars(trial.split).items()}
@@ -140,7 +140,7 @@ def permutation_check(case: AuditCase, fitted: Fitted) -> Check:
             if not auc_of[scored.method] <= 0.5 + STANDARD_ERRORS * error:
                 wrong[scored.method] = f"AUC {auc_of[scored.method]:.3f} with a standard error of {error:.3f}"
     detail = f"AUC of {len(auc_of)} rows from {min(auc_of.values()):.3f} to {max(auc_of.values()):.3f}"
-    return Check(**about, passed=not wrong, detail=described(wrong) or detail)
+    return Check(**described_as, passed=not wrong, detail=described(wrong) or detail)
 
 
 def _permuted(examples: LinkExamples, generator: np.random.Generator) -> LinkExamples:
@@ -168,19 +168,19 @@ def own_links_check(case: AuditCase) -> Check:
     scored, opposite = (
         Fitted(case=small, trial=trial, other_labels=labelled).on(queries) for labelled in (trial.labelled, flipped)
     )
-    found = {
-        title: float(above(each, "historical").mean())
-        for title, each in scored.items()
-        if not np.array_equal(each.score_S, opposite[title].score_S)
+    values = {
+        title: float(above(scored_queries, "historical").mean())
+        for title, scored_queries in scored.items()
+        if not np.array_equal(scored_queries.score_S, opposite[title].score_S)
     }
-    wrong = {title: f"AUC {value:.3f} against past pairs" for title, value in found.items() if not value >= 0.5}
+    wrong = {title: f"AUC {value:.3f} against past pairs" for title, value in values.items() if not value >= 0.5}
     return Check(
         name="own links",
         compared="new pairs and past pairs, where no pair is linked twice, by methods that learn from labels",
-        methods=tuple(found),
-        passed=not wrong if found else None,
+        methods=tuple(values),
+        passed=not wrong if values else None,
         detail=described(wrong)
-        or (f"AUC {min(found.values()):.3f} and more" if found else "no method learns from labels"),
+        or (f"AUC {min(values.values()):.3f} and more" if values else "no method learns from labels"),
     )
 
 

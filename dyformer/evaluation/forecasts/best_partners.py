@@ -69,13 +69,13 @@ def best_partners(name: str, trial: RankingTrial, retrieved: Retrieved, score_pa
 
     Raises ValueError for a wrong number of scores, and for scores that are not finite.
     """
-    given = score_pairs(*ordered(trial.past.history, retrieved))
-    score_R = checked_scores(name, given, len(retrieved.node_R), trial.queries.step)
+    scores = score_pairs(*ordered(trial.past.history, retrieved))
+    score_R = checked_scores(name, scores, len(retrieved.node_R), trial.queries.step)
     best_R, rank_R = best_of_nodes(retrieved.node_R, retrieved.partner_R, score_R, NUM_PARTNERS)
-    found = {"node": retrieved.node_R[best_R], "rank": rank_R, "partner": retrieved.partner_R[best_R]}
-    about = {"method": name, "seed": trial.seed, "step": trial.queries.step}
-    return pl.DataFrame(found).select(
-        *(pl.lit(value, PARTNERS_SCHEMA[key]).alias(key) for key, value in about.items()), *found
+    columns = {"node": retrieved.node_R[best_R], "rank": rank_R, "partner": retrieved.partner_R[best_R]}
+    keys = {"method": name, "seed": trial.seed, "step": trial.queries.step}
+    return pl.DataFrame(columns).select(
+        *(pl.lit(value, PARTNERS_SCHEMA[key]).alias(key) for key, value in keys.items()), *columns
     )
 
 
@@ -93,13 +93,13 @@ def partner_metrics(
     nodes = evaluated_nodes(prefix(graph, step - 1), seed=partners["seed"][0])
     links = _links_by_slice(graph, nodes)
     # Once for all methods and as float64, because a product with other weights would convert them for each.
-    weights = {part: pair_weights(resamples, *own).astype(np.float64) for part, own in links.items()}
-    found: dict[Run, dict[Cell, Measured]] = {}
+    weights = {part: pair_weights(resamples, *ends).astype(np.float64) for part, ends in links.items()}
+    metrics: dict[Run, dict[Cell, Measured]] = {}
     for (method, seed), rows in partners.group_by("method", "seed", maintain_order=True):
         node_P, partner_P, rank_P = (rows[name].to_numpy() for name in ("node", "partner", "rank"))
         came_P = linked_in(graph, step, *_ordered(graph, node_P, partner_P)).astype(np.float64)
         key_P = np.sort(node_P * len(graph.side_N) + partner_P)
-        cells = found.setdefault((str(method), int(str(seed))), {})
+        cells = metrics.setdefault((str(method), int(str(seed))), {})
         for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A)):
             node_L, partner_L = links[part]
             among_L = is_among(node_L * len(graph.side_N) + partner_L, key_P).astype(np.float64)
@@ -109,7 +109,7 @@ def partner_metrics(
             weight_BP = pair_weights(resamples, node_P[own_P], partner_P[own_P]).astype(np.float64)
             for k, precision in _precisions(came_P[own_P], rank_P[own_P], weight_BP).items():
                 cells[f"precision_at_{k}", PUBLISHED, part] = precision
-    return found
+    return metrics
 
 
 def _precisions(
@@ -149,11 +149,11 @@ def merged(
     *measured: Mapping[Run, Mapping[Cell, Measured]],
 ) -> dict[Run, dict[Cell, Measured]]:
     """Put the metrics of the same runs together."""
-    found: dict[Run, dict[Cell, Measured]] = {}
-    for each in measured:
-        for run, cells in each.items():
-            found.setdefault(run, {}).update(cells)
-    return found
+    metrics: dict[Run, dict[Cell, Measured]] = {}
+    for outcome in measured:
+        for run, cells in outcome.items():
+            metrics.setdefault(run, {}).update(cells)
+    return metrics
 
 
 def _ordered(graph: DynamicGraph, node_P: NDArray[np.int64], partner_P: NDArray[np.int64]) -> Sequence[NDArray]:

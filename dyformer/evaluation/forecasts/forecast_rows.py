@@ -73,8 +73,8 @@ def backtests(name: str, forecast: Forecast, graph: DynamicGraph, *, seed: int) 
 def _with_outcomes(best: pl.DataFrame, name: str, forecast: Forecast, graph: DynamicGraph, seed: int) -> pl.DataFrame:
     pairs = Retrieved(*(best[column].to_numpy() for column in ("node", "partner", "linked_before")))
     came_P = linked_in(graph, graph.num_steps, *ordered(forecast.past.history, pairs))
-    about = {"method": name, "seed": seed, "step": graph.num_steps}
-    literals = [pl.lit(value, BACKTEST_SCHEMA[key]).alias(key) for key, value in about.items()]
+    keys = {"method": name, "seed": seed, "step": graph.num_steps}
+    literals = [pl.lit(value, BACKTEST_SCHEMA[key]).alias(key) for key, value in keys.items()]
     return best.with_columns(*literals, came=pl.Series(came_P, dtype=pl.Boolean)).select(BACKTEST_SCHEMA.names())
 
 
@@ -100,17 +100,22 @@ def new_partner_metrics(partners: pl.DataFrame, dataset: str, *, baselines: Coll
 
 def _metrics(rows: pl.DataFrame, dataset: str, baselines: Collection[str], parts_of: PartsOf) -> pl.DataFrame:
     resamples = {
-        int(str(seed)): _resamples(own, int(str(seed))) for (seed,), own in rows.group_by("seed", maintain_order=True)
+        int(str(seed)): _resamples(of_seed, int(str(seed)))
+        for (seed,), of_seed in rows.group_by("seed", maintain_order=True)
     }
     steps: dict[int, dict[Run, dict[Cell, Measured]]] = {}
-    for (step, method, seed), own in rows.group_by("step", "method", "seed", maintain_order=True):
+    for (step, method, seed), of_run in rows.group_by("step", "method", "seed", maintain_order=True):
         run = str(method), int(str(seed))
-        steps.setdefault(int(str(step)), {})[run] = dict(_cells(own, resamples[run[1]], parts_of(own)))
+        steps.setdefault(int(str(step)), {})[run] = dict(_cells(of_run, resamples[run[1]], parts_of(of_run)))
     parts = []
     for is_precision in (True, False):
         chosen = {
             step: {
-                run: {cell: own for cell, own in cells.items() if (cell[0] == "precision_at_10") == is_precision}
+                run: {
+                    cell: metric_cells
+                    for cell, metric_cells in cells.items()
+                    if (cell[0] == "precision_at_10") == is_precision
+                }
                 for run, cells in by_run.items()
             }
             for step, by_run in steps.items()
@@ -136,13 +141,13 @@ def reliability(backtests: pl.DataFrame, *, baselines: Collection[str] = ()) -> 
     The 95 % interval of the fraction is that of resampled nodes. A bin without pairs has no row.
     """
     rows = []
-    for (method,), own in backtests.group_by("method", maintain_order=True):
-        weight_BP, (probability_P, came_P) = _weights(own, _resamples(own, seed=0)), _values(own)
+    for (method,), of_method in backtests.group_by("method", maintain_order=True):
+        weight_BP, (probability_P, came_P) = _weights(of_method, _resamples(of_method, seed=0)), _values(of_method)
         bin_P = np.clip(np.searchsorted(EDGES, probability_P, side="right") - 1, 0, len(EDGES) - 2)
         for k in np.unique(bin_P).tolist():
             inside_P = bin_P == k
             [fraction] = means(came_P[inside_P, None], weight_BP[:, inside_P])
-            about = (
+            columns = (
                 method,
                 method in baselines,
                 EDGES[k],
@@ -150,7 +155,7 @@ def reliability(backtests: pl.DataFrame, *, baselines: Collection[str] = ()) -> 
                 int(inside_P.sum()),
                 float(probability_P[inside_P].mean()),
             )
-            rows.append((*about, fraction.value, *interval(fraction.value_B)))
+            rows.append((*columns, fraction.value, *interval(fraction.value_B)))
     return pl.DataFrame(rows, schema=RELIABILITY_SCHEMA, orient="row")
 
 
@@ -161,8 +166,8 @@ def _cells(
     for part, inside_P in parts.items():
         if not inside_P.any():
             continue
-        own = probability_P[inside_P], came_P[inside_P], weight_BP[:, inside_P]
-        for metric, measured in _measured(*own):
+        in_bin = probability_P[inside_P], came_P[inside_P], weight_BP[:, inside_P]
+        for metric, measured in _measured(*in_bin):
             yield (metric, *part), measured
 
 
@@ -222,7 +227,11 @@ def outcome_rows(pairs: pl.DataFrame, dataset: str, method: str, step: int) -> l
     metrics = forecast_metrics(named.select(BACKTEST_SCHEMA.names()), dataset).filter(step=str(step))
     is_in = {"all": pl.lit(value=True), "new": ~pl.col("linked_before"), "repeat": pl.col("linked_before")}
     parts = {part: pairs.filter(is_in[part]) for part in SLICES}
-    return [_row(part, own, metrics.filter(slice=part)) for part, own in parts.items() if not own.is_empty()]
+    return [
+        _row(part, part_rows, metrics.filter(slice=part))
+        for part, part_rows in parts.items()
+        if not part_rows.is_empty()
+    ]
 
 
 def _row(part: str, pairs: pl.DataFrame, metrics: pl.DataFrame) -> dict[str, Any]:

@@ -29,8 +29,8 @@ class UnknownProtocol(ValueError):
 def check_name(name: str) -> None:
     """Raise UnknownProtocol, with the known names, for another one."""
     if name not in PROTOCOLS:
-        known = ", ".join(map(repr, PROTOCOLS))
-        raise UnknownProtocol(f"{name!r} is not one of {known}, and none of your own, package.module:OBJECT")
+        names = ", ".join(map(repr, PROTOCOLS))
+        raise UnknownProtocol(f"{name!r} is not one of {names}, and none of your own, package.module:OBJECT")
 
 
 def protocol_of(name: str) -> "Protocol":

@@ -51,9 +51,9 @@ def train(method: Embedder | Stage, graph: PreparedGraph, num_epochs: int, seed:
         method.train_epochs(graph, num_epochs, seed=seed)
         return
     assert is_dataclass(method)
-    own = {field.name for field in fields(method)}
-    numbers = dict.fromkeys(own.intersection(EPOCHS), num_epochs)
-    numbers |= {"batches": sys.maxsize} if "batches" in own else {}  # the epochs alone end the training
+    parameters = {field.name for field in fields(method)}
+    numbers = dict.fromkeys(parameters.intersection(EPOCHS), num_epochs)
+    numbers |= {"batches": sys.maxsize} if "batches" in parameters else {}  # the epochs alone end the training
     fitted: Embedder = replace(method, **numbers)
     fitted.fit(graph, seed=seed)(np.arange(len(graph.history.node_N)))
 
@@ -78,9 +78,9 @@ def peak_gigabytes() -> float:
 
     `getrusage` would give that of the process that started this one where it is larger.
     """
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024 / 1e9
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert peak is not None
+    return int(peak[1]) * 1024 / 1e9
 
 
 def _trial(job: Job) -> Known:

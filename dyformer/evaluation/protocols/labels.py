@@ -66,16 +66,16 @@ def rows_of(results: Sequence[Result], log: Log, protocol: str, baselines: Colle
 
 def table_of(protocol: str, name: str, contents: str, metric: str, short: str) -> TableOf:
     """Give the table of one metric."""
-    about: Mapping[str, Any] = {"metric": metric, "family": protocol, **PERCENT}
+    description: Mapping[str, Any] = {"metric": metric, "family": protocol, **PERCENT}
     measure = {"AUC": "AUC", "AP": "average precision (AP)"}[short]
     return TableOf(
         name=name,
         key=f"{protocol}-{name}",
         slice="all",
         columns=(
-            Column(title=f"Micro {short}", over="micro", form="{:.2f}", single=None, **about),
-            Column(title=f"Macro {short}", form="{:.2f}", single=short, **about),
-            Column(title="difference", value="difference", form="{:+.2f}", **about),
+            Column(title=f"Micro {short}", over="micro", form="{:.2f}", single=None, **description),
+            Column(title=f"Macro {short}", form="{:.2f}", single=short, **description),
+            Column(title="difference", value="difference", form="{:+.2f}", **description),
         ),
         title=f"{{dataset}}, {protocol} protocol: {measure} in percent [95 % interval]; {{num}} {contents}, {{where}},"
         " {seeds}{best}",

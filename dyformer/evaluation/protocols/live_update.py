@@ -122,11 +122,11 @@ def live_update_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection
     """
     resamples = node_resamples([ranks["source"].to_numpy()] * 2, num_resamples=1000, generator=np.random.default_rng(0))
     steps: dict[int, dict[Run, dict[Cell, Measured]]] = {}
-    for row, own in ranks.group_by("step", "method", "seed", maintain_order=True):
+    for row, of_run in ranks.group_by("step", "method", "seed", maintain_order=True):
         step, method, seed = int(str(row[0])), str(row[1]), int(str(row[2]))
-        position_S = np.searchsorted(resamples.node_S, own["source"].to_numpy())
+        position_S = np.searchsorted(resamples.node_S, of_run["source"].to_numpy())
         weight_BS = resamples.weight_BS[:, position_S].astype(np.float64)
-        [mrr] = means(1 / own["rank"].to_numpy()[:, None], weight_BS)
+        [mrr] = means(1 / of_run["rank"].to_numpy()[:, None], weight_BS)
         steps.setdefault(step, {})[method, seed] = {("mrr", "random", "all"): mrr}
     ordered = {step: steps[step] for step in sorted(steps)}
     rows = metric_rows(ordered, dataset, protocol="live-update", baselines=baselines)

@@ -173,11 +173,11 @@ def significance(rows: pl.DataFrame, slice_name: str = "all") -> list[str]:
     values = dict(rows.filter(step="macro").group_by("method").agg(pl.col("value").mean()).iter_rows())
     sentences = []
     for method in sorted(tests["method"].unique(), key=lambda method: (-values.get(method, 0), method)):
-        own = tests.filter(method=method)
-        significant = own.filter(pl.col("p_holm") < SIGNIFICANT)
+        method_tests = tests.filter(method=method)
+        significant = method_tests.filter(pl.col("p_holm") < SIGNIFICANT)
         num_above, num_below = (len(significant.filter(condition)) for condition in (IS_ABOVE, ~IS_ABOVE))
-        sentence = f"{method}: above {num_above} of {len(own)} baselines, below {num_below}"
-        sentences += [sentence + _against(test) for test in own.filter(baseline=best).to_dicts()] or [sentence]
+        sentence = f"{method}: above {num_above} of {len(method_tests)} baselines, below {num_below}"
+        sentences += [sentence + _against(test) for test in method_tests.filter(baseline=best).to_dicts()] or [sentence]
     return [TESTS_TITLE, *sentences] if sentences else []
 
 

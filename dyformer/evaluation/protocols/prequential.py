@@ -97,23 +97,27 @@ def _rows(results: Sequence[Result], log: Log, baselines: Collection[str], ks: S
     by_job: dict[tuple[int, int], list[Result]] = {}
     for result in results:
         by_job.setdefault((result.units[0], result.seed), []).append(result)
-    queries = {job: queries_of(own[0]) for job, own in by_job.items()}
-    ends = [own.table("partners")[end].to_numpy() for own in results for end in ("node", "partner")]
+    queries = {job: queries_of(job_results[0]) for job, job_results in by_job.items()}
+    ends = [result.table("partners")[end].to_numpy() for result in results for end in ("node", "partner")]
     # Of many links only some are queries, whose ends are resampled anyway.
     ends += [end_L for step, seed in by_job for end_L in link_ends(log.graph(step, interactions=True), seed=seed)]
     seeds = {seed for _, seed in by_job}
-    drawn = {seed: [own for (_, of_seed), own in queries.items() if of_seed == seed] for seed in seeds}
-    resamples = {seed: query_resamples(own, seed=seed, others=ends) for seed, own in drawn.items()}
+    drawn = {seed: [job_queries for (_, of_seed), job_queries in queries.items() if of_seed == seed] for seed in seeds}
+    resamples = {seed: query_resamples(seed_queries, seed=seed, others=ends) for seed, seed_queries in drawn.items()}
     steps: dict[int, dict] = {}
     retrieved: dict[int, tuple[int, int]] = {}
-    for (step, seed), own in sorted(by_job.items(), key=lambda item: item[0][0]):
+    for (step, seed), job_results in sorted(by_job.items(), key=lambda item: item[0][0]):
         # One step is in memory at a time, because its scores are many.
-        scored = [each for result in own for each in from_table(result.table("rankings"), queries[step, seed])]
+        scored = [
+            scored_queries
+            for result in job_results
+            for scored_queries in from_table(result.table("rankings"), queries[step, seed])
+        ]
         graph = log.graph(step, interactions=True)
         measured = step_metrics(scored, prefix(graph, step - 1), resamples[seed], ks)
-        best = partner_metrics(pl.concat(result.table("partners") for result in own), graph, resamples[seed])
+        best = partner_metrics(pl.concat(result.table("partners") for result in job_results), graph, resamples[seed])
         steps.setdefault(step, {}).update(merged(measured, best))
-        retrieved[step] = retrieved_links(own[0].table("retrieved"), graph, seed=seed)
+        retrieved[step] = retrieved_links(job_results[0].table("retrieved"), graph, seed=seed)
     of_log = query_log_rows(queries.values(), log.dataset, retrieved=retrieved)
     return {
         "metrics": pl.concat([metric_rows(steps, log.dataset, protocol="prequential", baselines=baselines), of_log])
@@ -152,11 +156,11 @@ def comparison(rows: pl.DataFrame) -> list[str]:
     ours = macro.filter(~pl.col("is_baseline")).sort("value", "method", descending=[True, False]).to_dicts()
     if not ours or ours[0]["difference"] is None:
         return [f"{sentence}."]
-    own: dict[str, Any] = ours[0]
-    direction = "above" if own["difference"] > 0 else "below"
-    between = f"95 % interval of the difference {own['difference_low']:+.3f} to {own['difference_high']:+.3f}"
-    relative = f"{100 * abs(own['difference']) / value:.0f} %"
-    return [f"{sentence}; {own['method']} is {abs(own['difference']):.3f} ({relative}) {direction} it, {between}."]
+    row: dict[str, Any] = ours[0]
+    direction = "above" if row["difference"] > 0 else "below"
+    between = f"95 % interval of the difference {row['difference_low']:+.3f} to {row['difference_high']:+.3f}"
+    relative = f"{100 * abs(row['difference']) / value:.0f} %"
+    return [f"{sentence}; {row['method']} is {abs(row['difference']):.3f} ({relative}) {direction} it, {between}."]
 
 
 IS_USUAL = pl.col("family").is_in([MIXED, PUBLISHED])

@@ -257,16 +257,16 @@ class Protocol:
 
     def changed(self, changes: Mapping[str, str]) -> "Protocol":
         """Give the protocol with other settings. Raises ValueError."""
-        given = dict(self.given)
+        settings = dict(self.given)
         for name, value in changes.items():
             if name not in self.settings:
                 has = ", ".join(self.settings) or "none"
                 raise ValueError(f"the protocol {self.name} has no setting {name!r}; it has {has}")
             try:
-                given[name] = self.settings[name].read(value)
+                settings[name] = self.settings[name].read(value)
             except ValueError as error:
                 raise ValueError(f"{self.name}.{name}: {error}") from error
-        return replace(self, given=given)
+        return replace(self, given=settings)
 
     def evaluates(self, method: object) -> bool:
         """Whether a method has one of the interfaces that the protocol evaluates."""

@@ -162,8 +162,8 @@ def metrics_of_ranks(ranks: pl.DataFrame, dataset: str, *, baselines: Collection
     for (split,), part in ranks.group_by("split", maintain_order=True):
         source_S, count_S = _sources(part)
         weight_BS = node_resamples([source_S] * 2, num_resamples=None, generator=np.random.default_rng(0)).weight_BS
-        for (method,), own in part.group_by("method", maintain_order=True):
-            measured = means(_totals(own, source_S), weight_BS, count_S)
+        for (method,), of_method in part.group_by("method", maintain_order=True):
+            measured = means(_totals(of_method, source_S), weight_BS, count_S)
             cells = {(metric, str(split), "all"): value for metric, value in zip(METRICS, measured, strict=True)}
             steps.setdefault(str(split), {})[str(method), 0] = cells
     seconds: dict[Run, dict[Metric, Measured]] = {
@@ -223,14 +223,14 @@ def event_rows(ranks: pl.DataFrame, metrics: pl.DataFrame) -> pl.DataFrame:
     by_seed = values.group_by(*keys, "seed").agg(pl.col(METRICS).mean()).sort("seed")
     deviations = by_seed.group_by(keys).agg(pl.col(METRICS).std())
     deviations = deviations.unpivot(METRICS, index=keys, variable_name="metric", value_name="seed_deviation")
-    about = ranks.group_by(keys, maintain_order=True).agg(
+    of_cells = ranks.group_by(keys, maintain_order=True).agg(
         pl.col("visible", "candidates").first(), num_seeds=pl.col("seed").n_unique().cast(pl.Int64)
     )
     seconds = _seconds(ranks).select("method", "cpu_seconds")
     rows = metrics.filter(pl.col("metric").is_in(METRICS), step="macro")
-    rows = rows.rename({"family": "split", "num_pairs": "num_queries"}).join(about, on=keys)
+    rows = rows.rename({"family": "split", "num_pairs": "num_queries"}).join(of_cells, on=keys)
     rows = rows.join(deviations, on=[*keys, "metric"]).join(seconds, on="method")
-    orders = {"split": about["split"].unique(maintain_order=True).to_list(), "metric": list(METRICS)}
+    orders = {"split": of_cells["split"].unique(maintain_order=True).to_list(), "metric": list(METRICS)}
     numbers = [pl.col(name).cast(pl.Enum(values)) for name, values in orders.items()]
     rows = rows.sort(*numbers, "value", descending=[False, False, True], maintain_order=True)
     return rows.select(pl.col(name).cast(kind) for name, kind in ROWS_SCHEMA.items())
@@ -289,8 +289,8 @@ def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Ta
     ranks = pl.concat(result.table("ranks") for result in results)
     together = metrics_of_ranks(ranks, log.dataset, baselines=baselines)
     by_seed = [
-        metrics_of_ranks(own, log.dataset, baselines=baselines).with_columns(seed=pl.lit(seed, pl.Int64))
-        for (seed,), own in ranks.group_by("seed", maintain_order=True)
+        metrics_of_ranks(of_seed, log.dataset, baselines=baselines).with_columns(seed=pl.lit(seed, pl.Int64))
+        for (seed,), of_seed in ranks.group_by("seed", maintain_order=True)
     ]
     kind, number = ranks["candidates"][0].split(" ")  # as in EventTrial.candidates
     of_log = log_rows(log.dataset, NAME, "candidates", {"macro": (float(number), ranks.height)}, family=kind)

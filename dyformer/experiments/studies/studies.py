@@ -41,8 +41,10 @@ LAST_STEPS = {"uci": 13, "yelp": 16, "ml-10m": 13, "rds": 100, "snap-wikipedia":
 
 THREE_LOGS = ("uci", "yelp", "ml-10m")
 
-LINKS: PaperTable = {log: {row: own[:2] for row, own in rows.items()} for log, rows in PAPER_METRICS.items()}
-NEW_LINKS: PaperTable = {log: {row: own[2:] for row, own in rows.items()} for log, rows in PAPER_METRICS.items()}
+LINKS: PaperTable = {log: {row: metrics[:2] for row, metrics in rows.items()} for log, rows in PAPER_METRICS.items()}
+NEW_LINKS: PaperTable = {
+    log: {row: metrics[2:] for row, metrics in rows.items()} for log, rows in PAPER_METRICS.items()
+}
 
 # Three of the four rows of 4 and 6 layers are called Micro-AUC there; the second of each two is taken as Macro.
 LAYERS = _by_dataset(
@@ -129,7 +131,7 @@ COSTS: Mapping[str, Mapping[str, PaperCost]] = {
 }
 
 COST_VALUES: PaperTable = {
-    log: {row: (own.epoch_seconds, None, own.gigabytes) for row, own in rows.items()} for log, rows in COSTS.items()
+    log: {row: (cost.epoch_seconds, None, cost.gigabytes) for row, cost in rows.items()} for log, rows in COSTS.items()
 }
 """Those of the columns of the protocol `cost`."""
 
@@ -185,14 +187,17 @@ class Study:
 
         `searched` is the dataset whose chosen settings the methods have; None without any.
         """
-        wanted = list(names)
-        for name in wanted if self.measures_process else ():
+        titles = list(names)
+        for name in titles if self.measures_process else ():
             if name in COST_SETS or name.endswith((".epochs", ".patience")):
                 raise NoEffect(f"{name} has no effect here: the time of an epoch is measured, whatever their number")
-        found = {title: method_of(title) for title in self.methods}
+        method_by_title = {title: method_of(title) for title in self.methods}
         check_effect(
-            wanted,
-            [tuned(title, own, searched) if isinstance(own, Variation) else own for title, own in found.items()],
+            titles,
+            [
+                tuned(title, method, searched) if isinstance(method, Variation) else method
+                for title, method in method_by_title.items()
+            ],
         )
 
 

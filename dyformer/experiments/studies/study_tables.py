@@ -115,7 +115,7 @@ def study_tables(
     """
     rows = metrics.filter(pl.col("seed").is_not_null(), dataset=dataset)
     steps = numbered_steps(rows)
-    about = {
+    keys = {
         "dataset": dataset,
         "steps": "" if not steps else str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}",
         "max_epochs": setup.experiment.max_epochs,
@@ -123,12 +123,12 @@ def study_tables(
     tables = []
     for protocol in map(protocol_of, study.protocols):
         for table in protocol.tables:
-            own = rows.filter(protocol=protocol.name, slice=table.slice).filter(
+            table_rows = rows.filter(protocol=protocol.name, slice=table.slice).filter(
                 pl.any_horizontal(
                     pl.col("metric").eq(column.metric) & pl.col("family").eq(column.family) for column in table.values
                 )
             )
-            over_steps = own.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
+            over_steps = table_rows.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
             if over_steps.is_empty():
                 continue
             theirs = study.paper_values(table.name, dataset)
@@ -138,7 +138,7 @@ def study_tables(
                     name=f"{name}-{dataset}-{table.name}",
                     caption=_caption(name, dataset, protocol, table, over_steps, steps, log),
                     limits=_limits(study, setup, table, bool(theirs)),
-                    frame=_frame(study, over_steps, table, theirs if setup.is_papers else {}, about),
+                    frame=_frame(study, over_steps, table, theirs if setup.is_papers else {}, keys),
                     columns=tuple(column for column in table.values if len(steps) > 1 or column.single is not None),
                     reference=table.reference or study.reference,
                 )
@@ -168,8 +168,8 @@ def _frame(
         row |= {**about, "part": contents.name, "num_pairs": of_method["num_pairs"].max()}
         for column, of_paper in zip(contents.values, paper.get(method, nothing), strict=True):
             value, columns = column.title, [pl.col(name).mean() * column.scale for name in ("value", *beside.values())]
-            own = of_method.filter(metric=column.metric, family=column.family, step=column.over)
-            seeds = own.group_by("seed").agg(columns).sort("seed")  # so that sums are the same
+            column_rows = of_method.filter(metric=column.metric, family=column.family, step=column.over)
+            seeds = column_rows.group_by("seed").agg(columns).sort("seed")  # so that sums are the same
             mean: Any = seeds["value"].mean()
             row |= {
                 value: mean,

@@ -117,9 +117,9 @@ def tuned_sentence(titles: Iterable[str], dataset: str | None) -> str | None:
     named = []
     for title in titles:
         method = method_of(title)
-        own = method.changes if isinstance(method, Variation) else {}
+        changes = method.changes if isinstance(method, Variation) else {}
         settings = chosen_settings(dataset).get(_searched_title(title), {})
-        listed = [f"{name}={value}" for name, value in settings.items() if name not in own]
+        listed = [f"{name}={value}" for name, value in settings.items() if name not in changes]
         named += [f"{title} ({', '.join(listed)})"] if listed else []
     return f"settings chosen on earlier steps: {', '.join(named)}" if named else None
 

@@ -92,7 +92,7 @@ def best(tried: list[Tried]) -> Tried:
 
     Raises ValueError where every training has diverged.
     """
-    scored = [each for each in tried if not np.isnan(each.score)]
+    scored = [trial for trial in tried if not np.isnan(trial.score)]
     if not scored:
         raise ValueError(f"all {len(tried)} points of the grid diverged, the usual settings too: nothing is chosen")
     return max(scored, key=lambda each: each.score)

@@ -167,8 +167,8 @@ def weighted_path_sums(indptr_N1, neighbor_M, edge_M, value_M, degree_N, weight_
         _write_values(indptr_N1, neighbor_M, value_M, node, value_N)
         num_read = _read_by(indptr_N1, neighbor_M, second_P[start:end], num_walks, is_read_N, read_N)
         if num_read >= 0:
-            own = is_neighbor_N, value_N
-            _pull_weighted(indptr_N1, neighbor_M, value_M, degree_N, read_N[:num_read], own, walk_N2)
+            direct = is_neighbor_N, value_N
+            _pull_weighted(indptr_N1, neighbor_M, value_M, degree_N, read_N[:num_read], direct, walk_N2)
         else:
             _spread_weighted(indptr_N1, neighbor_M, value_M, degree_N, node, walk_N2)
         for pair in range(start, end):

@@ -50,8 +50,8 @@ def longer_bridges(bridge_NB):
                     if further >= 0 and further != node:
                         key_W[ways] = further
                         ways += 1
-        found = _counted(np.sort(key_W[:ways]), key_W, num_nodes)
-        first_W = np.sort(key_W[:found])[:num]
+        counted = _counted(np.sort(key_W[:ways]), key_W, num_nodes)
+        first_W = np.sort(key_W[:counted])[:num]
         for rank in range(len(first_W)):
             longer_NB[node, rank] = first_W[rank] % num_nodes
     return longer_NB
@@ -60,12 +60,12 @@ def longer_bridges(bridge_NB):
 @njit(nogil=True, cache=True)
 def _counted(sorted_W, key_W, num_nodes):
     """Write a key for each distinct node, the smaller the more often it is there; give the number of keys."""
-    found, start = 0, 0
+    num_found, start = 0, 0
     for way in range(1, len(sorted_W) + 1):
         if way == len(sorted_W) or sorted_W[way] != sorted_W[start]:
-            key_W[found] = (len(sorted_W) - (way - start)) * num_nodes + sorted_W[start]
-            found, start = found + 1, way
-    return found
+            key_W[num_found] = (len(sorted_W) - (way - start)) * num_nodes + sorted_W[start]
+            num_found, start = num_found + 1, way
+    return num_found
 
 
 @njit(nogil=True, cache=True)

@@ -36,16 +36,16 @@ def lambdas(score_P, positive_P, weight_P, start_G1, order_P, sigmoid_B, truncat
     discount_R = 1.0 / np.log2(2.0 + np.arange(num_most))
     rank_LR = np.empty((2, num_most), np.int64)  # of the negative pairs, and of the positive ones
     for group in range(len(start_G1) - 1):
-        own = slice(start_G1[group], start_G1[group + 1])
-        _sort(score_P[own], order_P[own])
+        rows = slice(start_G1[group], start_G1[group + 1])
+        _sort(score_P[rows], order_P[rows])
         _add(
-            gradient_P[own],
-            second_P[own],
-            (score_P[own], positive_P[own], order_P[own]),
+            gradient_P[rows],
+            second_P[rows],
+            (score_P[rows], positive_P[rows], order_P[rows]),
             (discount_R, sigmoid_B, rank_LR),
             truncation,
         )
-        for pair in range(own.start, own.stop):
+        for pair in range(rows.start, rows.stop):
             gradient_P[pair] *= weight_P[pair]
             second_P[pair] *= weight_P[pair]
     return gradient_P, second_P

@@ -98,10 +98,10 @@ class RawLog:
         opened = open_snapshots(address)
         graph = opened.graph(self.until)
         dictionary = node_dictionary(opened.layout, DATASET, opened.version)
-        known = dictionary.filter(pl.col("node").is_in(graph.node_N.tolist()))
+        nodes = dictionary.filter(pl.col("node").is_in(graph.node_N.tolist()))
         tables = {f"snapshots/{name}": table.write_ndjson().encode() for name, table in to_tables(graph).items()}
         weights = read_bytes(train_model(address, self.until, self.experiment, self.seed), WEIGHTS)
-        return {**tables, "node dictionary": known.write_ndjson().encode(), "weights": weights}
+        return {**tables, "node dictionary": nodes.write_ndjson().encode(), "weights": weights}
 
 
 def audit_store(opened: Snapshots, until: int, experiment: Experiment, seed: int = 0) -> Iterator[Check]:
@@ -113,9 +113,9 @@ def audit_store(opened: Snapshots, until: int, experiment: Experiment, seed: int
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         address = log.ingested(folder, "log", [*log.past, *log.later])
-        made = log.made(address)
-        yield _malformed_check(log, made)
-        yield _late_check(log, folder, address, made)
+        tables = log.made(address)
+        yield _malformed_check(log, tables)
+        yield _late_check(log, folder, address, tables)
 
 
 def _raw_log(opened: Snapshots, until: int, experiment: Experiment, seed: int) -> RawLog:
@@ -142,28 +142,31 @@ def _raw_log(opened: Snapshots, until: int, experiment: Experiment, seed: int) -
 
 def _malformed_check(log: RawLog, expected: Made) -> Check:
     """Replace later lines by a mix with bytes that are no rows."""
-    about = {"name": MALFORMED, "compared": f"lines after step {log.until}: some of them among bytes that are no rows"}
+    description = {
+        "name": MALFORMED,
+        "compared": f"lines after step {log.until}: some of them among bytes that are no rows",
+    }
     if Window.parse(log.reading["window"]).count is not None:
         detail = f"{log.reading['window']!r} divides the whole log, so that later rows move the windows"
-        return Check(**about, methods=(), passed=None, detail=detail)
+        return Check(**description, methods=(), passed=None, detail=detail)
     junk = malformed(log.later[:NUM_GOOD_LINES], np.random.default_rng(log.seed))
     with tempfile.TemporaryDirectory() as folder:
-        found = log.made(log.ingested(Path(folder), "log", [*log.past, *junk, log.later[-1]]))
-    return _check(about, found, expected)
+        tables = log.made(log.ingested(Path(folder), "log", [*log.past, *junk, log.later[-1]]))
+    return _check(description, tables, expected)
 
 
 def _late_check(log: RawLog, folder: Path, address: str, expected: Made) -> Check:
     """Commit one more file with earlier times: the first version, made again, must not know it, the second must."""
     compared = f"{NUM_LATE_LINES} rows before step {log.until} that arrive in a later file, as of the earlier version"
-    about = {"name": LATE, "compared": compared}
+    description = {"name": LATE, "compared": compared}
     ends = [line.split(b",", 2) for line in log.past[-NUM_LATE_LINES:]]
     targets = np.random.default_rng(log.seed).permutation(len(ends))
     late = [b",".join((ends[row][0], ends[other][1], ends[row][2])) for row, other in enumerate(targets)]
     second = open_snapshots(log.ingested(folder, "late", late))
-    for made in second.layout.artifact_folders:
-        files.remove_folder(made)
+    for folder_of_kind in second.layout.artifact_folders:
+        files.remove_folder(folder_of_kind)
     again = make_snapshots(DATASET, version=1, layout=second.layout)
-    check = _check(about, log.made(again), expected)
+    check = _check(description, log.made(again), expected)
     tables = to_tables(open_snapshots(make_snapshots(DATASET, layout=second.layout)).graph(log.until))
     if again != address:
         return replace(check, passed=False, detail=f"the earlier version has another address: {again} for {address}")
@@ -293,16 +296,16 @@ def as_markdown(record: dict[str, Any]) -> str:
     """Format the record of an audit as a page."""
     checks, failed = record["checks"], record["failed"]
     verdict = f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}." if failed else "No check failed."
-    about = (
+    sentence = (
         f"Event table version {record['table_version']}, window `{record['window']}`, as of step {record['step']} of "
     )
-    about += f"{record['num_steps']}, seed {record['seed']}, {record['seconds']:.0f} s."
+    sentence += f"{record['num_steps']}, seed {record['seed']}, {record['seconds']:.0f} s."
     lines = [
         f"# Leak audit of {record['dataset']}",
         "",
         verdict,
         "",
-        about,
+        sentence,
         "",
         f"Methods: {', '.join(record['methods'])}.",
         "",

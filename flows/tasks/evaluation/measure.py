@@ -87,5 +87,5 @@ def _known_baselines(protocol: Protocol) -> frozenset[str]:
 
 def protocol_record(protocol: Protocol) -> dict[str, Any]:
     """Give the settings of a protocol, and the digest of its module where this is not the project's."""
-    own = {} if project_modules(protocol.rows) else {"protocol_code": source_digest(protocol.rows)}
-    return {"protocol_settings": protocol.chosen, **own}
+    code = {} if project_modules(protocol.rows) else {"protocol_code": source_digest(protocol.rows)}
+    return {"protocol_settings": protocol.chosen, **code}

@@ -84,11 +84,11 @@ def promote_if_better(
         settings of a test.
     """
     opened = open_snapshots(snapshots)
-    given = _Given(opened, queries, read_queries(queries), rankings, seed)
+    ranked = _Given(opened, queries, read_queries(queries), rankings, seed)
     with champion_lock(opened.layout, opened.dataset):
         update_copy(opened.layout, opened.dataset)
         for number in range(MOST_TRIES):
-            outcome = _decided(given, contender, rule or PromotionConfig(), REPEATED if number else None)
+            outcome = _decided(ranked, contender, rule or PromotionConfig(), REPEATED if number else None)
             if outcome is not None:
                 return _absolute(opened.layout, outcome)
     raise ValueError(
@@ -101,11 +101,11 @@ def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: s
     opened = given.opened
     record, stamp = read_champion(opened.layout, opened.dataset)
     key = f"{identity(contender)}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
-    known = record if record is not None and unusable(opened, record) is None else None
-    if known is not None and key in known["tests"]:
-        return _recorded(known["tests"][key], rule)
-    if known is not None and known["identity"] == identity(contender) and contender.models:
-        return _outcome(known, known, "the challenger is the champion already")
+    present = record if record is not None and unusable(opened, record) is None else None
+    if present is not None and key in present["tests"]:
+        return _recorded(present["tests"][key], rule)
+    if present is not None and present["identity"] == identity(contender) and contender.models:
+        return _outcome(present, present, "the challenger is the champion already")
     outcome, after = _tested(given, contender, record, rule, note)
     if after is None:
         return outcome
@@ -116,8 +116,8 @@ def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: s
 
 def _recorded(outcome: dict[str, Any], rule: PromotionConfig) -> dict[str, Any]:
     """Return a recorded outcome; its reason names what it was tested by where the rule is another one now."""
-    own, now = outcome["rule"], asdict(rule)
-    changed = ", ".join(f"promotion.{name}={own[name]}" for name in now if own[name] != now[name])
+    rule_then, now = outcome["rule"], asdict(rule)
+    changed = ", ".join(f"promotion.{name}={rule_then[name]}" for name in now if rule_then[name] != now[name])
     if not changed:
         return outcome
     note = f"tested with {changed}, and a model is tested once a step: other settings count from the next one"
@@ -190,7 +190,7 @@ def _tested(
     is_champion = champion is not None and record is not None and record["identity"] == identity(contender)
     baselines = _without_models(given, challenger.method)
     decision = decide(None if is_champion else challenger, champion, baselines, graph, rule, num_tests)
-    notes = [each for each in (note, problem) if each is not None]
+    notes = [sentence for sentence in (note, problem) if sentence is not None]
     decision = decision._replace(reason="; ".join([*notes, decision.reason]))
     if record is not None and champion is not None:
         decision = _titled(decision, champion.method, record["title"])
@@ -209,30 +209,30 @@ def _tested(
 
 def _scores_of(given: _Given, contender: Contender) -> ScoredQueries | None:
     """Find the scores of the queries by exactly these models; None where they are not among the given ones."""
-    rows = [each for each in _rows(given, contender.models) if each.method == contender.title]
+    rows = [row for row in _rows(given, contender.models) if row.method == contender.title]
     return rows[0] if rows else None
 
 
 def _without_models(given: _Given, challenger: str) -> list[ScoredQueries]:
     """List the scores by the baselines and by the forecaster without vectors."""
-    own = [each for each in _rows(given, ()) if isinstance(METHODS.get(each.method), Scorer)]
-    return [each for each in own if each.method != challenger]
+    scorers = [row for row in _rows(given, ()) if isinstance(METHODS.get(row.method), Scorer)]
+    return [row for row in scorers if row.method != challenger]
 
 
 def _rows(given: _Given, models: tuple[str, ...]) -> list[ScoredQueries]:
     """Read the given scores of the queries that were made with exactly these models."""
-    layout, found = given.opened.layout, []
+    layout, scored = given.opened.layout, []
     others = {HISTORY, layout.relative(given.queries)}
-    wanted = {layout.relative(model) for model in models}
+    names = {layout.relative(model) for model in models}
     for address in given.rankings:
-        if set(lineage_of(address).inputs) - others == wanted:
-            found += from_table(read_table(address, "rankings"), given.drawn)
-    return [each for each in found if each.seed == given.seed]
+        if set(lineage_of(address).inputs) - others == names:
+            scored += from_table(read_table(address, "rankings"), given.drawn)
+    return [row for row in scored if row.seed == given.seed]
 
 
 def _was_trained_on(given: _Given, record: dict[str, Any]) -> bool:
     trained = [manifest(given.opened.layout.absolute(model)) for model in record["models"]]
-    return any(each and trained_until(each, given.opened) >= given.drawn.step for each in trained)
+    return any(model and trained_until(model, given.opened) >= given.drawn.step for model in trained)
 
 
 def unusable(opened: Snapshots, record: dict[str, Any]) -> str | None:
@@ -275,20 +275,20 @@ def _ranked(given: _Given, title: str, models: tuple[str, ...]) -> ScoredQueries
     else:
         address = evaluate(posed, Group(resolved([title])))
     rows = from_table(read_table(address, "rankings"), given.drawn)
-    return next(each for each in rows if each.method == title)
+    return next(row for row in rows if row.method == title)
 
 
 def _new_record(given: _Given, winner: Contender, decision: Decision, metric: str) -> dict[str, Any]:
     opened, step = given.opened, given.drawn.step
-    about = {"version": opened.version, "until": step - 1, "space": None}
+    keys = {"version": opened.version, "until": step - 1, "space": None}
     if winner.models:
         trained = lineage_of(winner.models[-1])
-        about = {"version": trained.table_version, "until": trained.until, "space": space_of(winner.models[-1])}
+        keys = {"version": trained.table_version, "until": trained.until, "space": space_of(winner.models[-1])}
     return {
         "title": winner.title,
         "models": [opened.layout.relative(model) for model in winner.models],
         "identity": identity(winner),
-        **about,
+        **keys,
         "step": step,
         "end_time": opened.time("end_time", step),
         "seed": given.seed,
@@ -356,6 +356,7 @@ def _absolute(layout: Layout, outcome: dict[str, Any]) -> dict[str, Any]:
     """Give an outcome with full addresses."""
     named = {name: outcome[name] for name in ("champion", "previous") if outcome[name] is not None}
     full = {
-        name: {**each, "models": [layout.absolute(model) for model in each["models"]]} for name, each in named.items()
+        name: {**entry, "models": [layout.absolute(model) for model in entry["models"]]}
+        for name, entry in named.items()
     }
     return {**outcome, **full}

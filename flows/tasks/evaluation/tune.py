@@ -37,7 +37,7 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
     if isinstance(method, Variation):
         method = replace(method, experiment=experiment)
         config = method.changed(experiment).graph
-    own = {"method": title, "record": record_of(method), "seed": seed, **as_record(experiment, "graph")}
+    settings_record = {"method": title, "record": record_of(method), "seed": seed, **as_record(experiment, "graph")}
 
     def scores() -> dict[str, pl.DataFrame]:
         assert isinstance(method, Embedder)
@@ -49,7 +49,7 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
         return {"tuning": pl.DataFrame({"method": title, "parts": parts, "step": steps, "auc": values})}
 
     code = project_modules(macro_auc, *method_code(method))
-    return made(opened, "tuning", until=_last_step(opened), settings=own, make=scores, code=code)
+    return made(opened, "tuning", until=_last_step(opened), settings=settings_record, make=scores, code=code)
 
 
 def tuning_score(address: str) -> float:

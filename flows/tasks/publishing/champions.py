@@ -66,10 +66,10 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     """
     layout, record = tracker.layout, json.loads(read_bytes(address, ROLLBACK))
     dataset, title = lineage_of(address).dataset, record["title"]
-    made = {kind: layout.absolute(record[kind]) for kind in PUBLISHED_KINDS if record[kind]}
-    if "vectors" not in made:
+    addresses = {kind: layout.absolute(record[kind]) for kind in PUBLISHED_KINDS if record[kind]}
+    if "vectors" not in addresses:
         return {}
-    forecast, vectors = lineage_of(made["forecasts"]), lineage_of(made["vectors"])
+    forecast, vectors = lineage_of(addresses["forecasts"]), lineage_of(addresses["vectors"])
     [model] = set(vectors.inputs) - {HISTORY, vectors.settings.get("onto")}
     assert forecast.max_event_time is not None
     opened = open_snapshots(make_snapshots(dataset, forecast.table_version, forecast.max_event_time + 1))
@@ -80,7 +80,7 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     tags = {"stage": "rollback", "method": title, "champion": title, "reason": record["reason"]}
     key = sha256(f"rollback {dataset} {first_arrival(layout, dataset)} {record['number']}".encode())[:32]
     with tracker.run(dataset=dataset, name=f"champion {record['number']}", tags=tags, key=key) as run:
-        version = register(run, opened, layout.absolute(model), made, aliases, record["reason"])
+        version = register(run, opened, layout.absolute(model), addresses, aliases, record["reason"])
     return {"run": run.run_id, "model_version": version}
 
 
@@ -92,12 +92,12 @@ def _is_unfinished(layout: Layout, dataset: str, record: dict[str, Any], number:
     published = record.get("published")
     if published is None or published["number"] in publications(layout, dataset)["number"]:
         return False
-    restored = [each["number"] for each in record.get("earlier", []) if _publishes_the_same(each, record)]
+    restored = [champion["number"] for champion in record.get("earlier", []) if _publishes_the_same(champion, record)]
     return (bool(restored) if number is None else number in restored) and _missing(layout, record) is None
 
 
 def _publishes_the_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    kinds = [[(each.get("published") or {}).get(kind) for kind in PUBLISHED_KINDS] for each in (one, other)]
+    kinds = [[(champion.get("published") or {}).get(kind) for kind in PUBLISHED_KINDS] for champion in (one, other)]
     return one["identity"] == other["identity"] and kinds[0] == kinds[1]
 
 
@@ -106,11 +106,11 @@ def _missing(layout: Layout, record: dict[str, Any]) -> str | None:
     if not is_usable(layout, record):
         return MISSING
     published = record.get("published") or {}
-    made = {kind: layout.absolute(published[kind]) for kind in PUBLISHED_KINDS if published.get(kind)}
-    for kind, address in made.items():
+    addresses = {kind: layout.absolute(published[kind]) for kind in PUBLISHED_KINDS if published.get(kind)}
+    for kind, address in addresses.items():
         if not manifest(address):
             return f"the {kind} that were published last are missing"
-    models = set(lineage_of(made["vectors"]).inputs) - {HISTORY} if "vectors" in made else set()
+    models = set(lineage_of(addresses["vectors"]).inputs) - {HISTORY} if "vectors" in addresses else set()
     if not all(manifest(layout.absolute(model)) for model in models):  # a baseline publishes a challenger's vectors
         return "the weights of the vectors that were published last are missing"
     return None
@@ -121,16 +121,16 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
     earlier = [] if record is None else record.get("earlier", [])
     if record is None or not earlier:
         raise ValueError(f"{dataset} has no earlier champion: `dyformer champions {dataset}` lists all")
-    wanted = earlier[-1]["number"] if number is None else number
-    found = [each for each in earlier if each["number"] == wanted]
-    if not found:
-        numbers = ", ".join(str(each["number"]) for each in earlier)
-        raise ValueError(f"{dataset} has no earlier champion {wanted}: expected one of {numbers}")
-    target = found[0]
+    chosen = earlier[-1]["number"] if number is None else number
+    holders = [champion for champion in earlier if champion["number"] == chosen]
+    if not holders:
+        numbers = ", ".join(str(champion["number"]) for champion in earlier)
+        raise ValueError(f"{dataset} has no earlier champion {chosen}: expected one of {numbers}")
+    target = holders[0]
     missing = _missing(layout, target)
     if missing is not None:
-        raise ValueError(f"{dataset}: {missing}, those of champion {wanted} ({target['title']}): choose another one")
-    reason = f"champion {tenure(record)['number']} ({record['title']}) was rolled back to champion {wanted}"
+        raise ValueError(f"{dataset}: {missing}, those of champion {chosen} ({target['title']}): choose another one")
+    reason = f"champion {tenure(record)['number']} ({record['title']}) was rolled back to champion {chosen}"
     named = {"title": target["title"], "models": target["models"]}
     again = {
         key: {**outcome, "promoted": False, "champion": named, "reason": reason}

@@ -50,8 +50,8 @@ def export(dataset: str, to: str, kind: Format | None = None) -> list[str]:
     kind = kind or "parquet"
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
-    found = latest_tables(layout, dataset)
-    tables = {name: found[name][1].collect() for name in PUBLISHED_KINDS if name in found}
+    newest_tables = latest_tables(layout, dataset)
+    tables = {name: newest_tables[name][1].collect() for name in PUBLISHED_KINDS if name in newest_tables}
     if not tables:
         raise ValueError(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
     if "vectors" in tables:

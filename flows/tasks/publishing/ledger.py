@@ -32,11 +32,11 @@ def write_outcomes(snapshots: str) -> list[str]:
     that were moved has no outcome.
     """
     opened = open_snapshots(snapshots)
-    known = set(outcomes(opened.layout, opened.dataset)["number"])
+    numbers = set(outcomes(opened.layout, opened.dataset)["number"])
     addresses, version = [], newest_version(opened.layout, opened.dataset)
     for publication in publications(opened.layout, opened.dataset).iter_rows(named=True):
         steps = opened.steps.filter(start_time=publication["start_time"])["step"].to_list()
-        if publication["number"] in known or not steps:
+        if publication["number"] in numbers or not steps:
             continue
         with suppress(ArtifactMissing):  # forecasts that were removed from the store
             addresses.append(
@@ -93,8 +93,8 @@ def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.D
     best = best.join(nodes, on=["side", "id"], how="left", maintain_order="left")
     best = best.join(partners, on=["partner_side", "partner_id"], how="left", maintain_order="left")
     is_known_R = best.select(pl.all_horizontal(pl.col("node", "partner").is_not_null())).to_series().to_numpy()
-    known = best.filter(is_known_R)
-    pairs = Retrieved(*(known[column].to_numpy() for column in ("node", "partner", "linked_before")))
+    known_pairs = best.filter(is_known_R)
+    pairs = Retrieved(*(known_pairs[column].to_numpy() for column in ("node", "partner", "linked_before")))
     came_R = np.zeros(best.height, dtype=bool)
     came_R[is_known_R] = linked_in(graph, step, *ordered(graph, pairs))
     return best.with_columns(came=came_R)

@@ -75,8 +75,8 @@ def is_late(layout: Layout, dataset: str, forecasts: str) -> bool:
 
     The steps of a log that a number of windows divides are never so: they move when rows come.
     """
-    made = lineage_of(forecasts)
-    window, newest = Window.parse(made.settings["window"]), made.max_event_time
+    lineage = lineage_of(forecasts)
+    window, newest = Window.parse(lineage.settings["window"]), lineage.max_event_time
     assert newest is not None
     if window.count is not None:
         return False
@@ -94,8 +94,8 @@ def taken_back_line(layout: Layout, dataset: str) -> str | None:
     Champions and publications stay as they are when a commit is taken back.
     """
     published = publications(layout, dataset)["forecasts"].to_list()
-    made = manifest(layout.absolute(published[-1])) if published else None
-    if made is None or made.table_version in history(layout, dataset)["version"]:
+    lineage = manifest(layout.absolute(published[-1])) if published else None
+    if lineage is None or lineage.table_version in history(layout, dataset)["version"]:
         return None
     return (
         f"{dataset}: the forecasts published last were made from rows that were taken back, and stay published until"
@@ -114,15 +114,17 @@ def published_vectors(snapshots: str, model: str, seed: int = 0) -> str:
     What was published of this model and step is returned as it is. Vectors of a later step are not read.
     """
     opened = open_snapshots(snapshots)
-    step, own = opened.num_steps, space_of(model)
-    found = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().reverse().to_list()
-    lineages = {address: manifest(opened.layout.absolute(address)) for address in dict.fromkeys(found)}
-    known = {opened.layout.absolute(name): made for name, made in lineages.items() if made is not None}
-    for address, made in known.items():
-        if made.until == step and made.settings["model"] == own and opened.has_history(made):
+    step, space = opened.num_steps, space_of(model)
+    vectors = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().reverse().to_list()
+    lineages = {address: manifest(opened.layout.absolute(address)) for address in dict.fromkeys(vectors)}
+    lineage_of_address = {
+        opened.layout.absolute(name): lineage for name, lineage in lineages.items() if lineage is not None
+    }
+    for address, lineage in lineage_of_address.items():
+        if lineage.until == step and lineage.settings["model"] == space and opened.has_history(lineage):
             return address
     end_time = opened.time("end_time", step)
-    earlier = [address for address, made in known.items() if (made.max_event_time or 0) < end_time]
+    earlier = [address for address, lineage in lineage_of_address.items() if (lineage.max_event_time or 0) < end_time]
     return write_vectors(snapshots, model, seed=seed, onto=earlier[0] if earlier else None)
 
 

@@ -119,8 +119,8 @@ def send_benchmark(tracker: Tracker, address: str) -> dict[str, Any]:
     opened, metrics = open_snapshots(layout.absolute(record["snapshots"])), layout.absolute(record["metrics"])
     table, beside, protocol = read_metrics(metrics), read_beside(metrics), protocol_of(record["protocol"])
     tags = {**record["tags"], "stage": "benchmark", "steps": _steps(table)}
-    for each in record["methods"]:
-        _track_method(tracker, opened, table, tags, record, each)
+    for method_record in record["methods"]:
+        _track_method(tracker, opened, table, tags, record, method_record)
     name = _run_name(opened, "comparison of methods", table, record["changes"])
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=record["key"]) as run:
         track_data(run, opened)
@@ -141,7 +141,7 @@ def _track_method(
 ) -> None:
     """Track the run of a method and a seed."""
     method, seed, rows = each["method"], each["seed"], table.filter(method=each["method"], seed=each["seed"])
-    own = {
+    settings = {
         **tags,
         "protocol": ", ".join(rows["protocol"].unique(maintain_order=True)),
         "method": method,
@@ -150,7 +150,7 @@ def _track_method(
         **difference_tags(rows),
     }
     name, key = _run_name(opened, method, rows, record["changes"], seed), run_key(record["key"], method, str(seed))
-    with tracker.run(dataset=opened.dataset, name=name, tags=own, key=key) as run:
+    with tracker.run(dataset=opened.dataset, name=name, tags=settings, key=key) as run:
         run.params(each["params"])
         track_metrics(run, rows)
 

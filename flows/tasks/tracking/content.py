@@ -72,8 +72,8 @@ def _is_unit() -> pl.Expr:
 
 def _is_tracked(protocol: Protocol) -> pl.Expr:
     """Whether a row is tracked: of a known metric or one of the protocol's columns, as the protocol chooses."""
-    known = {*METRIC_NAMES, *(column.metric for table in protocol.tables for column in table.columns)}
-    is_known = pl.col("metric").is_in(list(known)) & pl.col("slice").is_in([*SLICES, protocol.usual_slice])
+    all_metrics = {*METRIC_NAMES, *(column.metric for table in protocol.tables for column in table.columns)}
+    is_known = pl.col("metric").is_in(list(all_metrics)) & pl.col("slice").is_in([*SLICES, protocol.usual_slice])
     return is_known if protocol.is_tracked is None else is_known & protocol.is_tracked
 
 
@@ -83,8 +83,8 @@ def main_metrics(rows: pl.DataFrame) -> pl.DataFrame:
     for protocol in protocols_in(rows):
         if protocol.main is not None:
             cell = zip(("metric", "family", "slice"), protocol.main, strict=True)
-            own = pl.all_horizontal(pl.col(name) == value for name, value in cell)
-            is_main = is_main | (own & (pl.col("protocol") == protocol.name))
+            is_cell = pl.all_horizontal(pl.col(name) == value for name, value in cell)
+            is_main = is_main | (is_cell & (pl.col("protocol") == protocol.name))
     return rows.filter(is_main & pl.col("value").is_not_null())
 
 
@@ -144,8 +144,8 @@ def flow_run_tag() -> dict[str, str]:
     """Give the tag of the flow run that tracks; none outside of one."""
     from prefect.runtime import flow_run
 
-    own = flow_run.get_id()
-    return {} if own is None else {FLOW_RUN: own}
+    run_id = flow_run.get_id()
+    return {} if run_id is None else {FLOW_RUN: run_id}
 
 
 def run_key(*parts: str) -> str:

@@ -72,11 +72,11 @@ def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
     try:
         yield on_epoch
     except BaseException:
-        for each in curves:
-            each.flush("FAILED")
+        for curve in curves:
+            curve.flush("FAILED")
         raise
-    for each in curves:
-        each.flush()
+    for curve in curves:
+        curve.flush()
 
 
 def _started(tracker: Tracker, opened: Snapshots, trained: Lineage) -> TrackedRun:
@@ -137,7 +137,7 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
     opened, challenger = open_snapshots(addresses["snapshots"]), summary["challenger"]
     contender = Contender(title=challenger["title"], models=tuple(challenger["models"]))
     model = (contender.models or (addresses["model"],))[-1]
-    made = {kind: addresses[kind] for kind in ("vectors", "forecasts")}
+    published = {kind: addresses[kind] for kind in ("vectors", "forecasts")}
     trained = lineage_of(model)
     pairs, ranked = table.filter(protocol=PAPER.name), table.filter(protocol=PREQUENTIAL.name)
     is_old = trained.until != newest_until(opened.address)
@@ -158,11 +158,11 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
         run.table("metrics.csv", table)
         _track_promotion(run, promotion)
         _track_drift(run, opened, addresses["drift"])
-        _track_space(run, opened, made["vectors"])
-        _attach(run, made)
-        aliases = aliases_of(opened, contender, promotion, made["forecasts"])
-        description = _description(opened, promotion, table, made["forecasts"])
-        version = register(run, opened, addresses["model"], made, aliases, description)
+        _track_space(run, opened, published["vectors"])
+        _attach(run, published)
+        aliases = aliases_of(opened, contender, promotion, published["forecasts"])
+        description = _description(opened, promotion, table, published["forecasts"])
+        version = register(run, opened, addresses["model"], published, aliases, description)
     return {"run": run.run_id, "model_version": version}
 
 
