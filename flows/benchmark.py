@@ -71,7 +71,7 @@ def results(
     DyFormer alone is trained with checkpoints; a job takes the models that it needs of the jobs before. No task runs in
     a process that is measured, or that reaches no Prefect server (`has_tasks`).
     """
-    made, has_tasks = [], has_tasks and not protocol.own_process
+    results, has_tasks = [], has_tasks and not protocol.own_process
     draw_units, train, evaluate = (draw_task, train_task, evaluate_task) if has_tasks else PLAIN
     models_of: Models = defaultdict(dict)
     for units, seed in jobs:
@@ -84,8 +84,8 @@ def results(
             if isinstance(method, Variation) and protocol.trained_until is not None:
                 changed, known = method.changed(experiment).of_seed(seed), models_of[titles[0], seed]
                 models = tuple(trained(snapshots, protocol.trained_until(units), changed, seed, known, train))
-            made.append(evaluate(posed, Group(group, models)))
-    return made
+            results.append(evaluate(posed, Group(group, models)))
+    return results
 
 
 @flow(flow_run_name="{protocol} benchmark {dataset}")

@@ -100,8 +100,8 @@ def _results(trial: Trial, *, has_tasks: bool = True) -> list[str]:
 
     torch.set_num_threads(1)
     jobs = [(units, trial.seed) for units in trial.units]
-    given = trial.snapshots, trial.evaluated, jobs, trial.methods, trial.experiment
-    return results(*given, has_tasks=has_tasks)
+    arguments = trial.snapshots, trial.evaluated, jobs, trial.methods, trial.experiment
+    return results(*arguments, has_tasks=has_tasks)
 
 
 def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
@@ -140,7 +140,7 @@ def run_trials(name: str, trials: list[Trial], parallel: int = 1) -> None:
     ended = list(
         tracked(finished(trials, parallel), f"trials of {name}", len(trials), operator.attrgetter("was_stored"))
     )
-    num_stored = sum(each.was_stored for each in ended)
+    num_stored = sum(outcome.was_stored for outcome in ended)
     print(f"trials of {name}: all ended, {num_stored} of them in an earlier run", flush=True)
 
 

@@ -153,27 +153,27 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
 ) -> None:
     """Run the benchmark of a protocol on one dataset, unless it has ended before; print its tables and write them."""
     check_titles(methods)
-    own, rest = protocol_settings(protocol, changes)
+    settings, rest = protocol_settings(protocol, changes)
     from dyformer.experiments.settings import as_record
     from flows.parallel import uses_cluster
     from flows.tasks.tracking.projection import project
     from storage.layout import Layout
 
     experiment = experiment_from(with_cap(rest, epochs))
-    wanted = {"protocol": protocol, "settings": own, "steps": steps, "seeds": seeds, "methods": methods}
-    wanted |= {"experiment": as_record(experiment)}
+    options = {"protocol": protocol, "settings": settings, "steps": steps, "seeds": seeds, "methods": methods}
+    options |= {"experiment": as_record(experiment)}
     # The code of a user's own class or protocol is not known before it is imported.
     has_own = any(":" in name for name in methods or []) or not PROTOCOLS[protocol].startswith("dyformer.")
-    is_read, finished = (False, None) if has_own else _finished(dataset, reading, wanted)
+    is_read, finished = (False, None) if has_own else _finished(dataset, reading, options)
     if finished is None:
-        chosen = _checked(protocol, own, experiment, methods, changed_names(with_cap(rest, epochs)))
+        chosen = _checked(protocol, settings, experiment, methods, changed_names(with_cap(rest, epochs)))
         has_enough = _check_of_steps(chosen.protocol, dataset, steps)
         if not is_read:
             ingested(dataset, reading, has_enough)
         with announced():
             if uses_cluster() and not chosen.protocol.own_process:
-                _run_on_cluster(dataset, wanted, chosen)
-            finished = _benchmarked(dataset, reading, wanted, chosen, is_remembered=not has_own)
+                _run_on_cluster(dataset, options, chosen)
+            finished = _benchmarked(dataset, reading, options, chosen, is_remembered=not has_own)
     else:
         project(Layout.from_environment())  # as the flow does
     print_tables(finished.tables)
@@ -204,8 +204,8 @@ def _run_on_cluster(dataset: str, wanted: dict[str, Any], chosen: "Chosen") -> N
     from flows.trials import run_trials, trials_of
 
     snapshots, methods = make_snapshots(dataset), chosen.methods
-    given = wanted["steps"], wanted["seeds"], chosen.experiment
-    run_trials(f"the benchmark {chosen.protocol.name}", trials_of(chosen.protocol, methods, snapshots, *given))
+    arguments = wanted["steps"], wanted["seeds"], chosen.experiment
+    run_trials(f"the benchmark {chosen.protocol.name}", trials_of(chosen.protocol, methods, snapshots, *arguments))
 
 
 def _benchmarked(
@@ -217,12 +217,12 @@ def _benchmarked(
     from flows.tasks.finished import Finished, remember_tables
 
     protocol, experiment, methods = chosen
-    given = (wanted["steps"], wanted["seeds"], experiment, methods, None, protocol.name, wanted["settings"])
-    made = flow(dataset, reading, *given)
-    tables = tables_of(protocol, made["snapshots"], read_metrics(made["metrics"]), experiment, list(methods))
+    arguments = (wanted["steps"], wanted["seeds"], experiment, methods, None, protocol.name, wanted["settings"])
+    result = flow(dataset, reading, *arguments)
+    tables = tables_of(protocol, result["snapshots"], read_metrics(result["metrics"]), experiment, list(methods))
     if is_remembered:
-        remember_tables(made["snapshots"], wanted, tables, made["metrics"], protocol.written)
-    return Finished(tables, read_written(made["metrics"], protocol))
+        remember_tables(result["snapshots"], wanted, tables, result["metrics"], protocol.written)
+    return Finished(tables, read_written(result["metrics"], protocol))
 
 
 class Chosen(NamedTuple):
@@ -240,8 +240,8 @@ def _check_of_steps(protocol: "Protocol", dataset: str, steps: str | None) -> "C
     from flows.tasks.snapshots import check_range
 
     check_has_steps(protocol, steps)
-    wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
-    return partial(check_range, dataset, wanted, FIRST_EVALUATED_STEP) if protocol.unit == "step" else None
+    evaluated = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
+    return partial(check_range, dataset, evaluated, FIRST_EVALUATED_STEP) if protocol.unit == "step" else None
 
 
 def _checked(
@@ -269,10 +269,10 @@ def _checked(
 
 def protocol_settings(protocol: str, changes: list[str] | None) -> tuple[dict[str, str], list[str]]:
     """Take from the texts of --set those of a protocol, as in "cost.NAME=VALUE"; return its settings and the rest."""
-    own = [change for change in changes or [] if change.startswith(f"{protocol}.")]
-    pairs = [change.removeprefix(f"{protocol}.").partition("=") for change in own]
+    of_protocol = [change for change in changes or [] if change.startswith(f"{protocol}.")]
+    pairs = [change.removeprefix(f"{protocol}.").partition("=") for change in of_protocol]
     return {name.strip(): value.strip() for name, _, value in pairs}, [
-        each for each in changes or [] if each not in own
+        change for change in changes or [] if change not in of_protocol
     ]
 
 
@@ -328,7 +328,7 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     study.check_changes(changed_names(changes or []))
     if study.reads_interactions:
         experiments = {dataset: experiment.check_interactions() for dataset, experiment in experiments.items()}
-    if study.measures_process and any(each.pretrain is None for each in experiments.values()):
+    if study.measures_process and any(experiment.pretrain is None for experiment in experiments.values()):
         raise typer.BadParameter(f"{name} measures pre-training too: leave --set pretrain=none out")
     readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}
     if steps is not None:
@@ -339,9 +339,9 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     with announced():
         from flows.commands.studies import run_study
 
-        made = run_study(name, readings, experiments, steps, seeds, parallel, changes or [])
-    print_tables([table.printed() for table in made.tables])
-    _write(out, made.files)
+        result = run_study(name, readings, experiments, steps, seeds, parallel, changes or [])
+    print_tables([table.printed() for table in result.tables])
+    _write(out, result.files)
 
 
 def _write(out: Path | None, contents: "Mapping[str, bytes]") -> None:
@@ -366,12 +366,12 @@ def reading_of(dataset: str, datasets: list[str], reading: dict[str, Any]) -> di
     A file without a name belongs to the only dataset. Raises BadParameter for one without a name among several.
     """
     files = [text.partition("=") for text in reading.get("log", [])]
-    own = [file for name, sign, file in files if sign and name == dataset]
+    dataset_files = [file for name, sign, file in files if sign and name == dataset]
     unnamed = [sign.join([name, file]) if sign else name for name, sign, file in files if name not in datasets]
     if unnamed and len(datasets) > 1:
         raise typer.BadParameter(f"--log {unnamed[0]}: with several datasets write --log {datasets[0]}={unnamed[0]}")
     rest = {name: value for name, value in reading.items() if name != "log"}
-    return {**rest, "log": [*own, *unnamed]} if own or unnamed else rest
+    return {**rest, "log": [*dataset_files, *unnamed]} if dataset_files or unnamed else rest
 
 
 def _check_study_options(
@@ -384,8 +384,8 @@ def _check_study_options(
 ) -> None:
     if dataset is not None and datasets is not None:
         raise typer.BadParameter("name the datasets once: as DATASET, or by --datasets")
-    given = {"--methods": methods, "--protocol": protocol != "paper", "--visible": visible, "--json": json_file}
-    named = " and ".join(option for option, value in given.items() if value)
+    options = {"--methods": methods, "--protocol": protocol != "paper", "--visible": visible, "--json": json_file}
+    named = " and ".join(option for option, value in options.items() if value)
     if named:
         raise typer.BadParameter(
             f"an experiment has its own methods and protocol, and writes its tables to --out: leave {named} out"
@@ -401,7 +401,7 @@ def _print_studies() -> None:
 
     print_frame(pl.DataFrame([_row(name, study) for name, study in STUDIES.items()]))
     protocols = [protocol_of(name) for name in PROTOCOLS]
-    print_frame(pl.DataFrame([{"protocol": each.name, "meaning": each.sentence} for each in protocols]))
+    print_frame(pl.DataFrame([{"protocol": listed.name, "meaning": listed.sentence} for listed in protocols]))
     kinds = {
         "links of steps": written_titles(["METHODS"]),
         "events (tgb)": written_titles(["EVENT_METHODS"]),

@@ -63,7 +63,7 @@ def run_study(
         parallel: number of processes.
         changes: the changed settings, as in "model.width=64"; the titles of the tables state them.
     """
-    study, made = STUDIES[name], Finished([], {})
+    study, finished = STUDIES[name], Finished([], {})
     methods = resolved(study.methods)
     snapshots = {dataset: ingest(dataset, reading)["snapshots"] for dataset, reading in readings.items()}
     setups = {
@@ -86,25 +86,25 @@ def run_study(
             benchmark(dataset, None, steps, seeds, experiments[dataset], methods, name, protocol)
             for protocol in study.protocols
         ]
-        rows = pl.concat(read_metrics(each["metrics"]) for each in benchmarks)
+        rows = pl.concat(read_metrics(benchmark["metrics"]) for benchmark in benchmarks)
         tables = study_tables(name, study, rows, dataset, setups[dataset])
         drawn = plots(name, study, rows, dataset, setups[dataset]) | step_files(name, study, rows, dataset)
         files = {file: text.encode() for table in tables for file, text in table.files().items()} | drawn
         write_study_task(name, address, files)
         track_task(open_snapshots(address).layout)
-        made.tables.extend(tables)
-        made.files.update(files)
-    return made
+        finished.tables.extend(tables)
+        finished.files.update(files)
+    return finished
 
 
 def setup_of(study: Study, snapshots: str, steps: str | None, experiment: Experiment, changes: Sequence[str]) -> Setup:
     """Give how the methods of a study are run on one dataset; raises NoEffect for a setting that has none there."""
     opened, protocol = open_snapshots(snapshots), protocol_of(study.protocols[0])
     numbers, usual = units_of(snapshots, protocol, steps), units_of(snapshots, protocol)
-    known, names = DATASETS.get(opened.dataset), changed_names(changes)
+    dataset_entry, names = DATASETS.get(opened.dataset), changed_names(changes)
     searched = searched_steps(snapshots, protocol, numbers)
     study.check_changes(names, searched)
-    has_windows = known is not None and opened.window == str(known.window)
+    has_windows = dataset_entry is not None and opened.window == str(dataset_entry.window)
     has_steps = numbers == usual and numbers[-1] == LAST_STEPS.get(opened.dataset)
     has_settings = not any(name.startswith(("graph.", "model.")) or name == "pretrain" for name in names)
     return Setup(
