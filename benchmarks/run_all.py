@@ -18,6 +18,7 @@ NO_BENCHMARKS = (
     *("vector_uses", "event_vectors"),  # their results are in docs/when_to_train.md
     "sequence_view",  # its results are in docs/experiments.md
     *("event_calibration", "new_partners"),  # they read the logs of others
+    "store_requests",  # it needs an S3 server and minutes, and its results are in RESULTS.md
 )
 SECONDS_EACH = 300.0
 SECONDS_IN_ALL = 24 * 60.0
