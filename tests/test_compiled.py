@@ -59,4 +59,5 @@ def test_what_compiled_functions_read_is_found():
         "    return four()",
     )
     assert modules_read("\n".join(lines)) == {"dyformer.a", "dyformer.b"}
-    assert modules_read(source("dyformer.streams.kernels.updates")) == {"dyformer.streams.kernels.tables"}
+    read = {f"dyformer.streams.kernels.{name}" for name in ("borrowed", "tables")}
+    assert modules_read(source("dyformer.streams.kernels.updates")) == read

@@ -88,18 +88,21 @@ def path_contributions(trees, row_RF):
     the output less the mean outputs of the roots.
     """
     total_RF = np.zeros(row_RF.shape)
-    for tree in range(len(trees.first_node_T)):
-        first, leaves = trees.first_node_T[tree], trees.first_leaf_T[tree]
+    first_node_T, first_leaf_T, has_nodes_T, feature_N, threshold_N, decision_N, left_N, right_N, value_N, value_L = (
+        trees
+    )
+    for tree in range(len(first_node_T)):
+        first, leaves = first_node_T[tree], first_leaf_T[tree]
         for row in range(len(row_RF)):
-            node = 0 if trees.has_nodes_T[tree] else -1
+            node = 0 if has_nodes_T[tree] else -1
             while node >= 0:
                 at = first + node
-                feature = trees.feature_N[at]
+                feature = feature_N[at]
                 value = np.float64(row_RF[row, feature])
-                goes_left = _goes_left(value, trees.threshold_N[at], trees.decision_N[at])
-                node = trees.left_N[at] if goes_left else trees.right_N[at]
-                after = trees.value_N[first + node] if node >= 0 else trees.value_L[leaves - 1 - node]
-                total_RF[row, feature] += after - trees.value_N[at]
+                goes_left = _goes_left(value, threshold_N[at], decision_N[at])
+                node = left_N[at] if goes_left else right_N[at]
+                after = value_N[first + node] if node >= 0 else value_L[leaves - 1 - node]
+                total_RF[row, feature] += after - value_N[at]
     return total_RF
 
 

@@ -313,14 +313,17 @@ class _Buffers(NamedTuple):
     scratch: Scratch
 
 
-def _buffers(limits: Limits, num_targets: int, num_queries: int) -> _Buffers:
-    per_query = limits.max_past + limits.max_new + limits.max_near
-    num_rows = max(per_query, min(per_query * num_queries, BLOCK_ROWS))
-    scratch = Scratch(
+def _scratch(num_targets: int) -> Scratch:
+    return Scratch(
         common_F=np.empty(len(FEATURES), dtype=np.float32),
         ranked_F=_RANKED,
         stamp_D=np.zeros(num_targets + 1, dtype=np.int64),
     )
+
+
+def _buffers(limits: Limits, scratch: Scratch, num_queries: int) -> _Buffers:
+    per_query = limits.max_past + limits.max_new + limits.max_near
+    num_rows = max(per_query, min(per_query * num_queries, BLOCK_ROWS))
     return _Buffers(np.empty((num_rows, len(FEATURES)), dtype=np.float32), np.empty(num_rows, dtype=np.int64), scratch)
 
 
@@ -343,7 +346,7 @@ def candidate_rows(
     """
     limits, num_queries = settings.limits, len(queries)
     state = empty_state(log.num_sources, log.num_targets, settings)
-    buffers = _buffers(limits, log.num_targets, num_queries)
+    buffers = _buffers(limits, _scratch(log.num_targets), num_queries)
     num_rest = log.num_targets if queries.candidate_QC is None else queries.candidate_QC.shape[1]
     num_rest = num_rest if target_Q is None else 0
     events, num_absorbed, first = _sliced(columns_of(log)), 0, 0
@@ -436,6 +439,7 @@ class EventState:
         self.num_events = 0  # observed, the waiting ones included
         self._makes_vectors = True
         self._state = empty_state(num_sources, num_targets, settings)
+        self._scratch = _scratch(num_targets)
         self._waiting: Columns = _NO_EVENTS
         self._absorbed_until = NEVER
 
@@ -569,7 +573,9 @@ class EventState:
         state, limits = self._state_before(at), self.settings.limits
         _check_numbers("source", np.array([source]), len(state.source_N))
         _check_numbers("target", target_P, len(state.target_D))
-        buffers = _buffers(limits, len(state.target_D), 1)
+        if len(self._scratch.stamp_D) != len(state.target_D) + 1:
+            self._scratch = _scratch(len(state.target_D))
+        buffers = _buffers(limits, self._scratch, 1)
         source_Q, time_Q, num_visible_Q, target_Q = np.array([[source], [at], [0], [-1]])
         queries = (source_Q, time_Q, num_visible_Q, target_Q, target_P[None])
         return _collected(state, self._waiting, 0, queries, buffers, limits, len(target_P))[0]

@@ -1,17 +1,20 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import polars as pl
 import pytest
 from event_logs import log_of
+from numba import njit
 from slow_events import SlowEvents, partners_of, random_log, rows_of, strict_queries
 
 from dyformer.streams import event_state
 from dyformer.streams.event_log import EventLog, EventQueries, event_log_of
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings, candidate_rows, names
 from dyformer.streams.kernels import tables
+from dyformer.streams.kernels.borrowed import borrowed, hold
 from dyformer.streams.kernels.rows import collect_rows, pair_rows
 from dyformer.streams.kernels.updates import absorb_events
 
@@ -331,6 +334,65 @@ def test_a_source_with_new_targets_alone_takes_the_most_slots(world: str) -> Non
     taken = {name: int(getattr(state._state, name).num_used_1[0]) - before[name] for name in event_state.TABLES}
     most = event_state._most_slots(49, state.settings.limits)
     assert taken == most or (not directed and all(taken[name] <= most[name] for name in taken))
+
+
+def test_pairs_that_are_found_at_once_have_the_slots_of_one_after_the_other() -> None:
+    generator = np.random.default_rng(0)
+    table = tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(50, -1, dtype=np.int32)), 300)
+    table = table._replace(bucket_B=np.full(512, -1, dtype=np.int32))  # so few that pairs often share a bucket
+    row_P, column_P = generator.integers(50, size=(2, 400))
+    for row, column in zip(row_P[:300].tolist(), column_P[:300].tolist(), strict=True):
+        tables.touch(table, row, column, 0, np.zeros(tables.NUM_HALF_LIVES))
+    slot_P, is_first_P = np.empty(400, dtype=np.int64), np.empty(400, dtype=np.bool_)
+    tables.find_many(table, row_P, column_P, slot_P, is_first_P)
+    assert slot_P.tolist() == [tables.find(table, *pair) for pair in zip(row_P, column_P, strict=True)]
+    assert (slot_P[:300] >= 0).all()
+    assert (slot_P < 0).any()
+    assert len(set(is_first_P[:300].tolist())) == 2
+
+
+def test_in_a_table_without_slots_no_pair_is_found() -> None:
+    table = tables.table_of(np.empty(0, dtype=tables.SLOT), np.empty(0, dtype=np.int32))
+    slot_P = np.zeros(2, dtype=np.int64)
+    tables.find_many(table, np.array([0, 3]), np.array([1, 0]), slot_P, np.empty(2, dtype=np.bool_))
+    assert slot_P.tolist() == [-1, -1]
+
+
+@njit
+def _sum_of_borrowed(size):
+    owned = np.arange(size), np.full(size, 0.5)
+    numbers, halves = borrowed(owned)
+    for _ in range(3):
+        np.full(size, -7.0)  # which would take the memory of an array that is gone
+    total = numbers.sum() + halves.sum()
+    hold(owned)
+    return total
+
+
+def test_arrays_without_counts_exist_until_they_are_let_go() -> None:
+    assert [_sum_of_borrowed(size) for size in (3, 1_000)] == [4.5, 500_000.0]
+
+
+def test_the_memory_of_borrowed_arrays_is_given_back() -> None:
+    _sum_of_borrowed(3)
+    memory = import_module("numba.core.runtime._nrt_python")
+    memory.memsys_enable_stats()
+    alloc, free = memory.memsys_get_stats_alloc(), memory.memsys_get_stats_free()
+    _sum_of_borrowed(1_000)
+    assert memory.memsys_get_stats_alloc() - alloc == memory.memsys_get_stats_free() - free > 0
+    memory.memsys_disable_stats()
+
+
+def test_queries_of_one_state_leave_no_mark_also_where_targets_came_between() -> None:
+    log = random_log(0, two_sides=True)
+    settings, later = settings_of(log), int(log.time_E[-1]) + 1
+    state = observed(log, settings)
+    for room in (0, 0, 10, 0):
+        state.grow(0, len(state.to_arrays()["target.count"]) + room)
+        for source in (0, 1, 0):
+            rows, fresh = state.candidates(source, at=later), observed(log, settings).candidates(source, at=later)
+            assert rows.target_R.tobytes() == fresh.target_R.tobytes()
+            assert rows.row_RF.tobytes() == fresh.row_RF.tobytes()
 
 
 def test_tables_without_slots_grow_ahead() -> None:

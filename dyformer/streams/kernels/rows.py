@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dyformer.streams.kernels.borrowed import borrowed, hold
 from dyformer.streams.kernels.features import (
     dot_product,
     fill_common,
@@ -25,7 +26,7 @@ from dyformer.streams.kernels.features import (
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, find
 from dyformer.streams.kernels.updates import absorb_both
 
-KERNELS = "f04e744b1020"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "0e6ac75b8b33"  # digest of the imported ones: numba makes machine code anew only where this file changes
 LIST_LENGTH = 48  # newest moves and shared partners of the last partner that become candidates
 LATER_LIST_LENGTH = 16  # the same for the partners before the last
 NUM_LATER = 3
@@ -168,6 +169,7 @@ def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
     Where `out` has room for them, the logarithm of the events with new partners, decayed with the longest half-life,
     is written for each candidate [Q, C] of `queries`, or for all targets where these have no candidates.
     """
+    state, scratch, out = borrowed(state), borrowed(scratch), borrowed(out)
     source_E, target_E, time_E, weight_E = events
     source_Q, time_Q, num_visible_Q, target_Q, candidate_QC = queries
     row_RF, target_R, num_past_Q, num_new_Q, rest_QC, num_done_1 = out
@@ -178,7 +180,8 @@ def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
         for event in range(num_absorbed, num_visible_Q[index]):
             absorb_both(state, source_E[event], target_E[event], time_E[event], weight_E[event], limits)
         num_absorbed = max(num_absorbed, num_visible_Q[index])
-        query = start_query(state, source_Q[index], time_Q[index], limits)
+        owned = start_query(state, source_Q[index], time_Q[index], limits)
+        query = borrowed(owned)
         fill_common(scratch.common_F, state, query, limits)
         num_past = _past_rows(row_RF[used:], target_R[used:], state, query, limits, scratch)
         used += num_past
@@ -189,6 +192,7 @@ def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
         used += num_new
         num_past_Q[index], num_new_Q[index] = num_past, num_new
         _fill_rest(rest_QC[index], state.target_D, time_Q[index], candidate_QC[index], state.rate_H[-1])
+        hold(owned)
         num_done_1[0] = index + 1
     return num_absorbed
 
@@ -196,8 +200,10 @@ def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
 @njit(nogil=True, cache=True)
 def pair_rows(row_PF, state, source, time, limits, target_P):
     """Write the features of any targets of one source, without the ranks."""
+    state = borrowed(state)
     common_F = np.empty(row_PF.shape[1], dtype=row_PF.dtype)
-    query = start_query(state, source, time, limits)
+    owned = start_query(state, source, time, limits)
+    query = borrowed(owned)
     fill_common(common_F, state, query, limits)
     partners = partners_of(state, limits.has_replies)
     for position in range(len(target_P)):
@@ -208,3 +214,4 @@ def pair_rows(row_PF, state, source, time, limits, target_P):
             fill_partner(row_PF[position], state, query, target_P[position], slot, recency, limits.has_replies)
         else:
             fill_stranger(row_PF[position], state, query, target_P[position], limits.has_replies)
+    hold(owned)

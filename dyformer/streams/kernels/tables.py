@@ -73,6 +73,25 @@ def find(table, row, column):
 
 
 @njit
+def find_many(table, row_P, column_P, slot_P, is_first_P):
+    """Write the slots of pairs, or -1, into `slot_P`; `is_first_P` has room for as many.
+
+    What no pair waits for comes first: the processor then fetches the buckets of all pairs at once, and their slots.
+    """
+    mask = len(table.bucket_B) - 1
+    for pair in range(len(row_P)):
+        slot_P[pair] = table.bucket_B[_bucket(row_P[pair], column_P[pair], mask)]
+    if len(table.slot_S) == 0:
+        return
+    for pair in range(len(row_P)):
+        record = table.slot_S[max(slot_P[pair], 0)]
+        is_first_P[pair] = (record.row == row_P[pair]) & (record.column == column_P[pair])
+    for pair in range(len(row_P)):
+        if slot_P[pair] >= 0 and not is_first_P[pair]:
+            slot_P[pair] = find(table, row_P[pair], column_P[pair])
+
+
+@njit
 def _enter(table, slot):
     mask = len(table.bucket_B) - 1
     bucket = _bucket(table.slot_S[slot].row, table.slot_S[slot].column, mask)
@@ -142,7 +161,12 @@ def touch(table, row, column, time, rate_H):
 
     `rate_H` is log(2) / half-life, per unit of the log's time.
     """
-    slot = find(table, row, column)
+    return touch_found(table, find(table, row, column), row, column, time, rate_H)
+
+
+@njit
+def touch_found(table, slot, row, column, time, rate_H):
+    """Count one update of a pair as `touch`, whose slot, or -1, is known."""
     is_listed = len(table.newest_R) > 0
     if slot < 0:
         slot = _append(table, row, column, time)

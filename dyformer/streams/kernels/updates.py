@@ -11,9 +11,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, decay_and_add, find, touch
+from dyformer.streams.kernels.borrowed import borrowed
+from dyformer.streams.kernels.tables import (
+    NUM_HALF_LIVES,
+    PairTable,
+    decay_and_add,
+    find,
+    find_many,
+    touch,
+    touch_found,
+)
 
-KERNELS = "66705cdcb6ed"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "4af1b1ba8d3b"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
@@ -182,14 +191,19 @@ def _count_move(state, last_slot, target, time):
 
 @njit
 def _count_shared(state, source, target, time):
-    slot = state.contacts.newest_R[source]
-    for _ in range(NUM_SHARED):
-        if slot < 0:
-            break
+    # The target is new to the source, so that no pair occurs twice.
+    row_P, column_P, slot_P = np.empty((3, 2 * NUM_SHARED), dtype=np.int64)
+    slot, num_pairs = np.int64(state.contacts.newest_R[source]), 0
+    while slot >= 0 and num_pairs < 2 * NUM_SHARED:
         partner = state.contacts.slot_S[slot].column
-        touch(state.shared, partner, target, time, state.rate_H)
-        touch(state.shared, target, partner, time, state.rate_H)
-        slot = state.contacts.slot_S[slot].older
+        row_P[num_pairs] = column_P[num_pairs + 1] = partner
+        column_P[num_pairs] = row_P[num_pairs + 1] = target
+        num_pairs += 2
+        slot = np.int64(state.contacts.slot_S[slot].older)
+    is_first_P = np.empty(2 * NUM_SHARED, dtype=np.bool_)
+    find_many(state.shared, row_P[:num_pairs], column_P[:num_pairs], slot_P, is_first_P)
+    for pair in range(num_pairs):
+        touch_found(state.shared, slot_P[pair], row_P[pair], column_P[pair], time, state.rate_H)
 
 
 @njit
@@ -237,5 +251,6 @@ def absorb_both(state, source, target, time, weight, limits):
 @njit(nogil=True, cache=True)
 def absorb_events(state, source_E, target_E, time_E, weight_E, limits):
     """Update the state with events in order of time."""
+    state = borrowed(state)
     for event in range(len(source_E)):
         absorb_both(state, source_E[event], target_E[event], time_E[event], weight_E[event], limits)
