@@ -4,7 +4,7 @@ A part is an artifact of its own: it is there whole or not at all, and a crash l
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,12 +112,15 @@ def remove_parts(ranges: Sequence[range], shared: Shared) -> None:
             files.remove_folder(shared.part(rows).address)
 
 
-def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterable[object]:
-    """Make the missing parts; yield after each."""
-    address = os.environ.get(CLUSTER)
-    if not address or not missing:
-        return (make_part(function, rows, shared, NUM_THREADS) for rows in missing)
+def done_by_workers(layout: Layout, jobs: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
+    """Do jobs on the cluster in use; yield the number and the result of each. Raises the errors of `flows.cluster`."""
     from flows.cluster import done_on
 
-    jobs = [partial(make_part, function, rows, shared, 0) for rows in missing]
-    return done_on(address, shared.layout, jobs)
+    return done_on(os.environ[CLUSTER], layout, jobs)
+
+
+def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterable[object]:
+    """Make the missing parts; yield after each."""
+    if not uses_cluster() or not missing:
+        return (make_part(function, rows, shared, NUM_THREADS) for rows in missing)
+    return done_by_workers(shared.layout, [partial(make_part, function, rows, shared, 0) for rows in missing])

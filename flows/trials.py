@@ -22,7 +22,7 @@ from dyformer.experiments.settings import Experiment
 from flows.benchmark import groups_of, results, searched_steps
 from flows.console import print_no_progress, tracked
 from flows.ending import is_ours
-from flows.parallel import CLUSTER, uses_cluster
+from flows.parallel import CLUSTER, done_by_workers, uses_cluster
 from flows.service import TAG
 from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.methods import configured
@@ -145,10 +145,8 @@ def run_trials(name: str, trials: list[Trial], parallel: int = 1) -> None:
 
 
 def _on_cluster(trials: list[Trial]) -> Iterator[Ended]:
-    from flows.cluster import done_on
-
     jobs = [partial(_run_on_worker, trial) for trial in trials]
-    for number, was_stored in done_on(os.environ[CLUSTER], open_snapshots(trials[0].snapshots).layout, jobs):
+    for number, was_stored in done_by_workers(open_snapshots(trials[0].snapshots).layout, jobs):
         yield Ended(trials[number], was_stored)
 
 

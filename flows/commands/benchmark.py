@@ -136,7 +136,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         if on and not PROTOCOLS[protocol].startswith("dyformer."):
             raise typer.BadParameter("a protocol of your own runs in the process of the command: leave --on out")
         changes = [*(changes or []), *([] if visible is None else [f"{protocol}.{VISIBLE}={visible}"])]
-        _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file, out)
+        _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file, out, on)
 
 
 def _run_protocol(  # noqa: PLR0913, because each option is an argument
@@ -150,12 +150,12 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     changes: list[str] | None,
     json_file: Path | None,
     out: Path | None = None,
+    on: str | None = None,
 ) -> None:
     """Run the benchmark of a protocol on one dataset, unless it has ended before; print its tables and write them."""
     check_titles(methods)
     settings, rest = protocol_settings(protocol, changes)
     from dyformer.experiments.settings import as_record
-    from flows.parallel import uses_cluster
     from flows.tasks.tracking.projection import project
     from storage.layout import Layout
 
@@ -171,7 +171,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
         if not is_read:
             ingested(dataset, reading, has_enough)
         with announced():
-            if uses_cluster() and not chosen.protocol.own_process:
+            if on and not chosen.protocol.own_process:
                 _run_on_cluster(dataset, options, chosen)
             finished = _benchmarked(dataset, reading, options, chosen, is_remembered=not has_own)
     else:
