@@ -43,26 +43,41 @@ JsonFile = Annotated[
 ]
 
 
-def _use_cluster(context: typer.Context, address: str | None) -> str | None:
-    """Check a Ray cluster, and have the flows of this process use it; an empty address switches it off."""
-    if address is None or context.resilient_parsing:  # a shell completes the line
-        return address
-    os.environ["DYFORMER_RAY_ADDRESS"] = address
-    if address:
-        from flows.cluster import check_cluster
-        from storage.layout import Layout
-
-        check_cluster(address, Layout.from_environment())
+def _name_cluster(context: typer.Context, address: str | None) -> str | None:
+    """Have the flows of this process use a Ray cluster; an empty address switches it off."""
+    if address is not None and not context.resilient_parsing:  # else a shell completes the line
+        os.environ["DYFORMER_RAY_ADDRESS"] = address
     return address
 
 
+def _use_cluster(context: typer.Context, address: str | None) -> str | None:
+    """Have the flows of this process use a Ray cluster, which is checked before anything is read."""
+    if _name_cluster(context, address) and not context.resilient_parsing:
+        from flows.cluster import check_cluster
+        from storage.layout import Layout
+
+        check_cluster(address or "", Layout.from_environment())
+    return address
+
+
+OnForTrials = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="HOST:PORT",
+        envvar="DYFORMER_RAY_ADDRESS",
+        help="head of a Ray cluster whose workers run the trials",
+        callback=_name_cluster,
+        show_default=False,
+    ),
+]
 On = Annotated[
     str | None,
     typer.Option(
         "--on",
         metavar="HOST:PORT",
         envvar="DYFORMER_RAY_ADDRESS",
-        help="head of a Ray cluster whose workers compute vectors, forecasts, the PageRank table and trials",
+        help="head of a Ray cluster whose workers compute vectors, forecasts and the PageRank table",
         callback=_use_cluster,
         show_default=False,
     ),

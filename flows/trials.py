@@ -111,7 +111,7 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
     to a cluster. With DYFORMER_RAY_ADDRESS the workers of that cluster run all others, `parallel` is of no use, and
     what hinders them is an error. Raises those of `flows.cluster`, too.
     """
-    is_alone = any(protocol_of(trial.protocol).own_process for trial in trials)
+    is_alone = _is_alone(trials)
     if uses_cluster() and not is_alone and trials:
         yield from _on_cluster(trials)
         return
@@ -135,13 +135,19 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
 
 def run_trials(name: str, trials: list[Trial], parallel: int = 1) -> None:
     """Run the missing trials, and print how many there were."""
-    where = f"on the cluster at {os.environ[CLUSTER]}" if uses_cluster() else f"{parallel} at once"
+    on_cluster = uses_cluster() and not _is_alone(trials)
+    where = f"on the cluster at {os.environ[CLUSTER]}" if on_cluster else f"{parallel} at once"
     print(f"trials of {name}: {len(trials)}, {where}", flush=True)
     ended = list(
         tracked(finished(trials, parallel), f"trials of {name}", len(trials), operator.attrgetter("was_stored"))
     )
     num_stored = sum(outcome.was_stored for outcome in ended)
     print(f"trials of {name}: all ended, {num_stored} of them in an earlier run", flush=True)
+
+
+def _is_alone(trials: list[Trial]) -> bool:
+    """Whether each trial has a process of its own, which is measured, and none beside it."""
+    return any(protocol_of(trial.protocol).own_process for trial in trials)
 
 
 def _on_cluster(trials: list[Trial]) -> Iterator[Ended]:

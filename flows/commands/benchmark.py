@@ -13,7 +13,7 @@ from flows.options import (
     Changes,
     Epochs,
     JsonFile,
-    On,
+    OnForTrials,
     changed_names,
     check_titles,
     experiment_from,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flows.tasks.finished import Finished
 
 STUDY_PANEL = "Experiments of the paper"
+WITHOUT_CLUSTER = 'leave --on out, or write --on "" where DYFORMER_RAY_ADDRESS is set'
 VISIBLE = "visible"  # the setting of a protocol that has an option of its own
 
 
@@ -82,7 +83,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     epochs: Epochs = None,
     changes: Changes = None,
     json_file: JsonFile = None,
-    on: On = None,
+    on: OnForTrials = None,
     experiment: Annotated[
         str | None,
         typer.Option(
@@ -125,7 +126,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     elif experiment is not None:
         _check_study_options(dataset, datasets, methods, protocol, visible, json_file)
         if on and parallel > 1:
-            raise typer.BadParameter("--parallel is for processes of this machine: a cluster (--on) has its own number")
+            raise typer.BadParameter(f"--parallel is for processes of this machine: leave it out, or {WITHOUT_CLUSTER}")
         names = [name.strip() for name in (datasets or dataset or "").split(",") if name.strip()]
         _run_study(experiment, names, reading, steps, seeds, epochs, changes, parallel, out)
     elif dataset is None:
@@ -134,7 +135,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         raise typer.BadParameter("--datasets and --parallel belong to --experiment")
     else:
         if on and not PROTOCOLS[protocol].startswith("dyformer."):
-            raise typer.BadParameter("a protocol of your own runs in the process of the command: leave --on out")
+            raise typer.BadParameter(f"a protocol of your own runs in the process of the command: {WITHOUT_CLUSTER}")
         changes = [*(changes or []), *([] if visible is None else [f"{protocol}.{VISIBLE}={visible}"])]
         _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file, out, on)
 
