@@ -122,7 +122,7 @@ def _why_it_stays(promotion: Mapping[str, Any]) -> str:
     if difference is None or compared is None:
         return promotion["reason"]
     if compared[0] == champion["title"] and not champion["models"]:
-        return f"no model was trained, and {_no_better(compared[1], difference)}"
+        return f"no model was trained, and {_no_better(promotion, 'simple method')}"
     challenger = f"the newly trained {compared[0]}" if has_vectors(compared[0]) else compared[0]
     return f"{challenger} is {_than_the_champion(difference)}"
 
@@ -134,20 +134,39 @@ def _why_it_came(promotion: Mapping[str, Any]) -> str:
     if difference is None or compared is None:
         return promotion["reason"]
     if promotion["previous"] is None and promotion["promoted"]:
-        return f"this log had no champion, and {_no_better(compared[1], difference, 'method')}"
+        return f"this log had no champion, and {_no_better(promotion, 'method')}"
     if not difference[0] > 0:  # there was no test against a champion, whose weights are missing or do not fit
         return promotion["reason"]
-    return f"it is clearly better than {compared[1]} on the newest window"
+    if _gain_in_words(promotion, compared[1]) in (None, "clearly better"):
+        return f"it is clearly better than {compared[1]} on the newest window"
+    return f"it won the test of the promotion against {compared[1]} on the newest window"
+
+
+def _gain_in_words(promotion: Mapping[str, Any], other: str) -> str | None:
+    """Write the sign of the interval that the next sentence has, if this compares the champion with the same method.
+
+    A promotion has another interval, and at the edge one may hold 0 and one not: two sentences must not contradict each
+    other.
+    """
+    gain = promotion.get("gain")
+    return in_words(gain["difference"]) if gain is not None and gain["other"] == other else None
 
 
 def _tie(promotion: Mapping[str, Any]) -> str:
+    if _gain_in_words(promotion, promotion["tied"]) == "clearly worse":
+        return f"in the test of the promotion it is as good as {promotion['tied']}, and it costs less"
     return f"it is as good as {promotion['tied']} and costs less"
 
 
-def _no_better(best: str, difference: Sequence[float], kind: str = "simple method") -> str:
-    """Say why the best of the others is no champion, from the difference of the champion less this one."""
-    if difference[2] < 0:
-        return f"{best} is clearly better over all links, but clearly worse for some kinds of links"
+def _no_better(promotion: Mapping[str, Any], kind: str) -> str:
+    """Say why the best of the others is no champion: the promotion compared the champion with this one."""
+    best, gain = promotion["compared"][1], promotion.get("gain")
+    if promotion["difference"][2] < 0:
+        is_clear = _gain_in_words(promotion, best) in (None, "clearly worse")
+        won = f"{best} {'is clearly better' if is_clear else 'won the test of the promotion'} over all links"
+        return f"{won}, but {'' if is_clear else 'is '}clearly worse for some kinds of links"
+    if gain is not None and in_words(gain["difference"]) == "clearly worse":
+        return f"no {kind} won the test of the promotion"
     return f"no {kind} is clearly better"
 
 

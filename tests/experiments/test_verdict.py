@@ -168,6 +168,51 @@ def test_who_publishes_and_why(changes: dict[str, Any], words: str):
     assert words in text_of(changes).splitlines()[0]
 
 
+BEST = GAIN["other"]
+AGAINST_BEST = {"compared": [WITH["title"], BEST]}
+WON = {**AGAINST_BEST, "previous": {"title": BEST, "models": []}, "difference": [0.01, 0.05, 0.09]}
+LOST = {**AGAINST_BEST, "difference": [-0.09, -0.05, -0.01]}
+OPEN = {**AGAINST_BEST, "difference": [-0.09, -0.05, 0.01]}
+TIED = {"champion": WITHOUT, "tied": BEST, "compared": [WITHOUT["title"], BEST]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "interval", "words"),
+    [
+        (WON, [0.02, 0.05, 0.08], f"instead of {BEST}: it is clearly better than {BEST} on the newest window."),
+        (WON, [-0.01, 0.05, 0.1], f"instead of {BEST}: it won the test of the promotion against {BEST} on the newest"),
+        (WON, None, f"it won the test of the promotion against {BEST} on the newest window."),
+        (
+            {**WON, "compared": [WITH["title"], WITHOUT["title"]]},
+            [-0.01, 0.05, 0.1],
+            f"it is clearly better than {WITHOUT['title']} on the newest window.",
+        ),
+        (LOST, [-0.1, -0.05, -0.01], f"{BEST} is clearly better over all links, but clearly worse for some kinds of"),
+        (
+            LOST,
+            [-0.1, -0.05, 0.01],
+            f"{BEST} won the test of the promotion over all links, but is clearly worse for some kinds of links.",
+        ),
+        (OPEN, [-0.1, -0.05, 0.01], "this log had no champion, and no method is clearly better."),
+        (OPEN, [-0.1, -0.05, -0.01], "this log had no champion, and no method won the test of the promotion."),
+        (
+            {**OPEN, "compared": [WITH["title"], WITHOUT["title"]]},
+            [-0.1, -0.05, -0.01],
+            "and no method won the test of the promotion.",
+        ),
+        (TIED, [-0.1, -0.05, 0.01], f"it is as good as {BEST} and costs less."),
+        (TIED, [-0.1, -0.05, -0.01], f"in the test of the promotion it is as good as {BEST}, and it costs less."),
+    ],
+)
+def test_who_publishes_is_no_contradiction_of_how_good_it_is(
+    changes: dict[str, Any], interval: list[float] | None, words: str
+):
+    """Both sentences compare the same two methods, with two intervals."""
+    first, second = text_of({**changes, "gain": {**GAIN, "difference": interval}}).splitlines()[:2]
+    assert words in first
+    assert in_words(interval) in second
+
+
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
