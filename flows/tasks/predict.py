@@ -374,8 +374,5 @@ def first_rows(forecasts: str) -> tuple[str, pl.DataFrame]:
     rows = (
         pairs.sort("score", descending=True, maintain_order=True).head(NUM_SHOWN).with_columns(**source).select(SHOWN)
     )
-    title = (
-        f"first forecasts, {whose_forecasts(table)}, before any training: not yet compared with other methods, so not"
-        " published"
-    )
-    return title, rows
+    not_yet = "before any training: not yet compared with other methods, so not published"
+    return ", ".join(filter(None, ("first forecasts", whose_forecasts(table), not_yet))), rows

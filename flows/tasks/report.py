@@ -141,7 +141,6 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
     }
     earlier = earlier_metrics(opened, summary)
     forecasts = addresses["forecasts"]
-    whose = whose_forecasts(read_table(forecasts, "forecasts"))
     return html_report(
         rows,
         opened.dataset,
@@ -154,10 +153,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
             f"challenger: {summary['training']}",
             reliability_line(rows),
         ],
-        links={
-            f"Forecasts {whose}, {title}": most_probable(opened, read_table(forecasts, table))
-            for table, title in LINK_TITLES.items()
-        },
+        links=titled_links(opened, forecasts),
         inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,
         earlier=pl.concat(earlier) if earlier else None,
         reliability=_reliability(opened, summary),
@@ -191,6 +187,14 @@ def forecast_facts(forecasts: str) -> dict[str, Any] | None:
     fitted = json.loads(read_bytes(forecasts, FORECAST))
     facts = {"repeats": rows["linked_before"].mean(), "calibration_step": fitted["calibration_step"]}
     return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | facts
+
+
+def titled_links(opened: Snapshots, forecasts: str) -> dict[str, pl.DataFrame]:
+    """Give the most probable links of all forecasts, and of the new pairs, by titles with their method and dates."""
+    tables = {name: read_table(forecasts, name) for name in LINK_TITLES}
+    whose = whose_forecasts(tables["forecasts"])
+    named = f"Forecasts {whose}" if whose else "Forecasts"
+    return {f"{named}, {LINK_TITLES[name]}": most_probable(opened, table) for name, table in tables.items()}
 
 
 def most_probable(opened: Snapshots, forecasts: pl.DataFrame) -> pl.DataFrame:

@@ -33,6 +33,10 @@ def test_the_first_forecasts_show_each_pair_once_its_source_first(monkeypatch: p
     assert title.startswith(
         "first forecasts, by Katz for 2024-03-25 00:04 to 2024-04-01 00:04 UTC, before any training"
     )
+    monkeypatch.setattr("flows.tasks.predict.read_table", lambda *_: table.clear())
+    title, pairs = first_rows("address")
+    assert pairs.is_empty()
+    assert title.startswith("first forecasts, before any training: not yet compared")
 
 
 def test_a_table_without_vectors_is_named(tmp_path: Path):

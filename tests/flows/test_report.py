@@ -12,7 +12,7 @@ import pytest
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
 from flows.tasks import report
-from flows.tasks.report import NUM_LINKS, most_probable, newest_report
+from flows.tasks.report import NUM_LINKS, most_probable, newest_report, titled_links
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
 from storage.artifacts.made import Planned
@@ -56,6 +56,22 @@ def test_most_probable_links_are_few():
     many = forecasts(*((0, "a", 0, f"n{number}", number / 100) for number in range(50)))
     assert most_probable(opened(directed=True), many)["probability"].to_list() == [
         number / 100 for number in range(49, 49 - NUM_LINKS, -1)
+    ]
+
+
+def test_the_titles_of_links_name_whose_they_are_where_there_are_any(monkeypatch: pytest.MonkeyPatch):
+    names = {"method": pl.lit("L3"), "step": pl.lit(7), "valid_from": None, "valid_to": None}
+    tables = dict.fromkeys(("forecasts", "new"), forecasts((0, "a", 0, "b", 0.5)).with_columns(**names))
+    read: list[str] = []
+    monkeypatch.setattr(report, "read_table", lambda address, name: read.append(name) or tables[name])
+    links = titled_links(opened(directed=True), "address")
+    assert list(links) == ["Forecasts by L3 for step 7, all links", "Forecasts by L3 for step 7, new links alone"]
+    assert [table["source"].to_list() for table in links.values()] == [["a"], ["a"]]
+    assert read == ["forecasts", "new"]  # each once
+    tables |= {name: table.clear() for name, table in tables.items()}
+    assert list(titled_links(opened(directed=True), "address")) == [
+        "Forecasts, all links",
+        "Forecasts, new links alone",
     ]
 
 
