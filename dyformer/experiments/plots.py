@@ -206,8 +206,9 @@ def precision_curve(metrics: pl.DataFrame) -> Figure:
 def reliability_diagram(rows: pl.DataFrame) -> Figure:
     """Draw the fraction of pairs that came against their mean probability, by bin, from rows of RELIABILITY_SCHEMA.
 
-    Both axes are logarithmic, because most probabilities are small. Ours have 95 % intervals; NUM_NAMED baselines have
-    a name. A bin in which no pair came is left out. Raises ValueError where no pair of any bin came.
+    Both axes are logarithmic, because most probabilities are small. Ours have 95 % intervals; of the baselines those
+    NUM_NAMED have a name whose pairs are in bins nearest to the diagonal. A bin in which no pair came is left out.
+    Raises ValueError where no pair of any bin came.
     """
     came = rows.filter(pl.col("fraction") > 0)
     if came.is_empty():
@@ -216,8 +217,9 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
     ours = rows.filter(~pl.col("is_baseline"))["method"].unique(maintain_order=True).to_list()
     least = min(came["probability"].min(), came["fraction"].min())  # pyright: ignore[reportArgumentType]
     axes.plot([least, 1], [least, 1], color="black", linewidth=0.8, linestyle="--", label="exact")
-    baselines = [method for method in came["method"].unique(maintain_order=True) if method not in ours]
-    for method in came["method"].unique(maintain_order=True):
+    drawn = [method for method in _by_distance(rows) if method in set(came["method"])]
+    others = [method for method in drawn if method not in ours][NUM_NAMED:]
+    for method in drawn:
         line = came.filter(method=method).sort("probability")
         if method in ours:
             below = (line["fraction"] - line["low"]).clip(0).to_list()
@@ -231,8 +233,9 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
                 label=method,
             )
         else:
-            is_named = method in baselines[:NUM_NAMED]
-            colour, label = (colour_of(method), method) if is_named else (GREY, None)
+            colour, label = (GREY, None) if method in others else (colour_of(method), method)
+            if others and method == others[-1]:
+                label = _of_others(len(others))
             axes.plot(line["probability"], line["fraction"], linewidth=0.8, zorder=1, color=colour, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -241,6 +244,13 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
     return figure
+
+
+def _by_distance(rows: pl.DataFrame) -> list[str]:
+    """Order methods by the distance between probability and fraction of a bin, mean over pairs, the least first."""
+    distance, number = (pl.col("probability") - pl.col("fraction")).abs(), pl.col("num_pairs")
+    means = rows.group_by("method").agg(distance=(distance * number).sum() / number.sum())
+    return means.sort("distance", "method")["method"].to_list()
 
 
 def metric_title(metric: str, name: str, is_single: bool) -> str:
@@ -374,8 +384,13 @@ def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
         styles[method] = {**style, "label": method if style["zorder"] > QUIET else None}
     quiet = [style for style in styles.values() if style["zorder"] == QUIET]
     for style in quiet[-1:]:  # one entry of the legend for all of them
-        style["label"] = f"{len(quiet)} other baseline{'s' * (len(quiet) > 1)}"
+        style["label"] = _of_others(len(quiet))
     return styles
+
+
+def _of_others(number: int) -> str:
+    """Name the baselines without a name of their own in a legend."""
+    return f"{number} other baseline{'s' * (number > 1)}"
 
 
 def neutral_style(number: int) -> dict[str, Any]:

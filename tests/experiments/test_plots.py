@@ -13,6 +13,7 @@ from dyformer.experiments.plots import (
     COLOURS,
     GREY,
     NEUTRAL,
+    NUM_NAMED,
     colour_of,
     comparison_chart,
     drift_curve,
@@ -248,6 +249,7 @@ def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing
         {
             "method": ["Ours", "Ours", "Ours", "L3"],
             "is_baseline": [False, False, False, True],
+            "num_pairs": [500, 100, 10, 10],
             "probability": [0.0005, 0.01, 0.5, 0.1],
             "fraction": [0.0, 0.02, 0.4, 0.3],
             "low": [0.0, 0.01, 0.3, 0.2],
@@ -266,11 +268,26 @@ def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing
         reliability_diagram(rows.filter(pl.col("fraction") == 0))
 
 
+@pytest.mark.parametrize(("number", "entries"), [(5, []), (6, ["1 other baseline"]), (8, ["3 other baselines"])])
+def test_reliability_names_the_baselines_nearest_to_the_diagonal(number: int, entries: list[str]) -> None:
+    """The last ones of the rows are nearest, because most of their pairs are in a bin that is."""
+    titles = [f"B{k}" for k in range(number)]
+    bins = [(title, 0.01, 0.01 + 0.02 * (number - k), 1000) for k, title in enumerate(titles)]
+    bins += [(title, 0.3, 0.3 + 0.05 * k, 10) for k, title in enumerate(titles)]
+    rows = pl.DataFrame(bins, schema=["method", "probability", "fraction", "num_pairs"], orient="row")
+    rows = rows.with_columns(is_baseline=pl.lit(True), low=pl.col("fraction"), high=pl.col("fraction"))
+    axes = reliability_diagram(rows).axes[0]
+    assert axes.get_legend_handles_labels()[1] == ["exact", *titles[: -NUM_NAMED - 1 : -1], *entries]
+    colours = [line.get_color() for line in axes.lines[1:]]
+    assert colours == [*map(colour_of, titles[: -NUM_NAMED - 1 : -1]), *[GREY] * (number - NUM_NAMED)]
+
+
 def test_reliability_has_whiskers_from_the_low_to_the_high_end() -> None:
     rows = pl.DataFrame(
         {
             "method": ["Ours", "Ours"],
             "is_baseline": [False, False],
+            "num_pairs": [100, 10],
             "probability": [0.01, 0.5],
             "fraction": [0.02, 0.4],
             "low": [0.015, 0.1],
