@@ -30,6 +30,7 @@ WRITE_REMEDIES = {
     errno.EROFS: "the disk is read-only: mount it for writing",
     errno.EACCES: "check that you may write there",
     errno.EIO: "check the disk",
+    errno.EISDIR: "a folder has this name: rename it",
 }
 READ_REMEDY = "check the disk and your rights"
 MANIFEST = "manifest.json"  # of an artifact
@@ -199,9 +200,11 @@ def write_bytes(address: str, content: bytes | Path) -> None:
 
 
 def write_all(contents: Mapping[str, bytes]) -> None:
-    """Replace the contents of several addresses: of local files none where one cannot be written, and all in a moment.
+    """Replace the contents of several addresses, in their order; a reader gets each old content or new one whole.
 
-    They are written beside their names before the first one is renamed. In an object store each is put whole.
+    Local files are all written beside their names before the first one is renamed, so that none is replaced where one
+    cannot be written, as on a full disk. The renames follow one another, as do the writes to an object store: a crash
+    between two of them leaves some contents new and the later ones old.
     """
     written: dict[Path, Path] = {}
     with ExitStack() as stack:
@@ -211,6 +214,8 @@ def write_all(contents: Mapping[str, bytes]) -> None:
                 continue
             path = Path(address)
             with named_write(path):
+                if path.is_dir():  # which a rename would refuse, after those before it
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
                 written[path] = stack.enter_context(temporary_file(path, content))
         for path, temporary in written.items():
             with named_write(path):

@@ -98,6 +98,41 @@ def test_an_export_that_cannot_be_written_leaves_that_of_before(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_a_folder_under_the_name_of_a_file_leaves_the_export_of_before(
+    forecasts: str,
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+):
+    export("mylog", str(tmp_path / "out"))
+    folder = tmp_path / "out" / "dataset=mylog"
+    (folder / "ledger.parquet").unlink()
+    (folder / "ledger.parquet").mkdir()
+    before = (folder / "forecasts.parquet").read_bytes()
+    with_vectors(snapshots)
+    with pytest.raises(files.WriteFailed, match=r"ledger\.parquet cannot be written \(Is a directory\): a folder has"):
+        export("mylog", str(tmp_path / "out"))
+    assert {path.name for path in folder.iterdir()} == {"forecasts.parquet", "ledger.parquet"}
+    assert (folder / "forecasts.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("prefix", ["", "s3:/"])
+def test_the_ledger_is_written_last(
+    prefix: str,
+    forecasts: str,
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Until all files have their new contents, the ledger is that of the publication before."""
+    with_vectors(snapshots)
+    written: list[str] = []
+    monkeypatch.setattr(files, "renamed", lambda temporary, path: written.append(str(path)))
+    monkeypatch.setattr(files, "write_bytes", lambda address, content: written.append(address))
+    to = f"{prefix}{tmp_path}/out"
+    export("mylog", to)
+    assert written == [f"{to}/dataset=mylog/{name}.parquet" for name in ("forecasts", "vectors", "ledger")]
+
+
 def test_files_go_to_an_object_store(forecasts: str, s3_bucket: str, tmp_path: Path):
     [first, *_] = export("mylog", f"{s3_bucket}/{tmp_path.name}/out/")
     assert first == f"{s3_bucket}/{tmp_path.name}/out/dataset=mylog/forecasts.parquet"

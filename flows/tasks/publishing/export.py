@@ -62,7 +62,7 @@ def export(dataset: str, to: str, kind: Format | None = None) -> list[str]:
         return [f"dyformer_{name}" for name in tables]
     folder = to.rstrip("/") if files.is_remote(to) else str(Path(to).absolute())
     contents = {f"{folder}/dataset={dataset}/{name}.{kind}": _encoded(table, kind) for name, table in tables.items()}
-    files.write_all(contents)  # because forecasts, vectors and ledger are of one publication
+    files.write_all(contents)  # forecasts, vectors and ledger are of one publication; the ledger comes last
     for name in set(PUBLISHED_KINDS) - set(tables):  # of an earlier publication
         files.remove(f"{folder}/dataset={dataset}/{name}.{kind}")
     return list(contents)
