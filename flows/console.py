@@ -28,6 +28,7 @@ Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
 LONGEST_BAR = 0.98  # of a stage's bar, while it goes on for longer than planned
+LONGER = "longer than planned"
 QUIET = "DYFORMER_NO_PROGRESS"  # a variable of the processes that print no progress
 LEAST_PRINTED = 0.0005  # smaller probabilities are written with an exponent
 NUM_ROWS = 5  # of a table after a run
@@ -384,7 +385,7 @@ class _Stage:
     def left(self, now: float) -> str:
         """Write the time left."""
         left = self.begun + self.seconds - now
-        return f"about {left:.0f} s left" if left > 0 else "longer than planned"
+        return f"about {left:.0f} s left" if left > 0 else LONGER
 
     def print_if_silent(self) -> None:
         """Print the time left, where no line was printed for SECONDS_BETWEEN_LINES."""
@@ -418,7 +419,8 @@ def _stage_bar(stage: _Stage) -> Iterator[None]:
 
         def advance() -> None:  # to its end only once the stage has ended
             passed = time.monotonic() - stage.begun
-            progress.update(task, completed=min(passed, LONGEST_BAR * stage.seconds))
+            title = stage.title if passed < stage.seconds else f"{stage.title}, {LONGER}"
+            progress.update(task, completed=min(passed, LONGEST_BAR * stage.seconds), description=title)
 
         with _repeated(advance):
             yield

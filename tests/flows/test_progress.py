@@ -150,6 +150,19 @@ def test_a_terminal_shows_the_bar_of_a_stage_above_what_goes_on_in_it(monkeypatc
     assert "finetune mylog" in written.getvalue()
 
 
+def test_the_bar_of_a_stage_that_takes_longer_than_planned_has_that_in_its_title(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.1)
+    for seconds, is_longer in ((60.0, False), (0.05, True)):
+        written = StringIO()
+        console = Console(file=written, force_terminal=True, color_system=None, width=100)
+        monkeypatch.setattr("flows.console._terminal", lambda console=console: console)
+        with timed_stage("mylog: ranking", seconds):
+            time.sleep(0.5)
+        assert "mylog: ranking" in written.getvalue()
+        assert ("mylog: ranking, longer than planned" in written.getvalue()) == is_longer
+
+
 def test_the_first_of_many_parts_is_no_measure_of_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
