@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
 from dyformer.evaluation.labelled_steps import TRAINING_QUERIES
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from dyformer.scoring.retrieval import MAX_NODES
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import STEP_IN_TEST, champion_of, unusable
 from flows.tasks.models import TRAINING, Contender, open_model, trained_until
@@ -186,7 +188,7 @@ SECONDS_A_BATCH = 0.1
 REPORT_SECONDS = 8.0  # its plots and its run in MLflow; the report cannot have its own time
 NUM_TRAININGS = 2  # until the newest step and until the one before
 SHORTEST = 1.0  # seconds of a stage that was really made: one that is stored already takes less
-LEAST_PRINTED = 3.0  # seconds of a plan that is worth a line
+LEAST_PRINTED = 3.0  # seconds before the report for which a plan is worth a line
 MINUTE = 60
 
 
@@ -200,11 +202,12 @@ class Plan:
 
     @property
     def line(self) -> str | None:
-        """All of it in a line; None for a plan of a moment."""
+        """All of it in a line, without stages of 0 s; None where all stages before the report take a moment."""
         total = sum(self.seconds.values())
-        if total < LEAST_PRINTED:
+        if total - self.seconds.get("report", 0.0) < LEAST_PRINTED:
             return None
-        listed = ", ".join(f"{STAGES[stage]} {_about(seconds)}" for stage, seconds in self.seconds.items())
+        long = {stage: seconds for stage, seconds in self.seconds.items() if round(seconds) > 0}
+        listed = ", ".join(f"{STAGES[stage]} {_about(seconds)}" for stage, seconds in long.items())
         return f"{self.dataset}: about {_about(total)} to go, {self.origin}: {listed}"
 
 
@@ -214,37 +217,56 @@ def plan_of(
     """Plan the stages to come: as long as in the run before, or by the time of the first forecasts.
 
     That time is `first_seconds` once they are made, and before them, or where they were stored, estimated from the
-    links that they learn from. The first forecasts are a stage to come where `shows_first`.
+    links that they learn from. The first forecasts are a stage to come where `shows_first`. On a graph with more than
+    MAX_NODES nodes, of whose links few are learned from, nothing is planned before they are made.
     """
     opened = open_snapshots(snapshots)
     left_out = {stage for stage, is_left in (("first_forecasts", shows_first), ("train", trains)) if not is_left}
     stages = [stage for stage in STAGES if stage not in left_out]
     known, origin = {**_earlier(opened.dataset), "report": REPORT_SECONDS}, "as in the run before"
-    if any(stage not in known for stage in stages) or any(
-        known[stage] < SHORTEST for stage in ("first_forecasts", "train") if stage in stages
-    ):  # it was paused, or went on after a crash
-        num_links = _num_links(opened)
-        first, origin = num_links * SECONDS_A_LINK, f"estimated from {num_links:,} links to learn from"
-        if first_seconds is not None and first_seconds >= SHORTEST:
-            first, origin = first_seconds, f"estimated from the {first_seconds:.0f} s of the first forecasts"
-        parts = [part for part in (experiment.capped.pretrain, experiment.capped.finetune) if part is not None]
-        batches = sum(part.epochs * part.batches_per_epoch for part in parts)
-        known = {"first_forecasts": first, "train": NUM_TRAININGS * batches * SECONDS_A_BATCH}
-        known |= {stage: ratio * first for stage, ratio in TO_FIRST.items()} | {"report": REPORT_SECONDS}
-    return Plan(dataset=opened.dataset, seconds={stage: known[stage] for stage in stages}, origin=origin)
+    if any(stage not in known or known[stage] < SHORTEST for stage in stages):  # it was paused, or found stored parts
+        first, origin = _first_of(opened, first_seconds)
+        known = {} if first is None else _estimated(experiment, first)
+    return Plan(dataset=opened.dataset, seconds={name: known[name] for name in stages if name in known}, origin=origin)
 
 
-def _num_links(opened: Snapshots) -> int:
-    """Count the links that the first forecasts learn from: those of the newest steps, of each TRAINING_QUERIES."""
-    newest = opened.graph(opened.num_steps).snapshots[-NUM_LABELLED_STEPS:]
-    return sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
+def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | None, str]:
+    """Give the seconds of the first forecasts, None where they cannot be estimated, and where the number comes from.
+
+    The links that they learn from are those of the newest steps, of each up to TRAINING_QUERIES.
+    """
+    if first_seconds is not None and first_seconds >= SHORTEST:
+        return first_seconds, f"estimated from the {first_seconds:.0f} s of the first forecasts"
+    graph = opened.graph(opened.num_steps)
+    if len(graph.node_N) > MAX_NODES:
+        return None, "not estimated"
+    newest = graph.snapshots[-NUM_LABELLED_STEPS:]
+    num_links = sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
+    return num_links * SECONDS_A_LINK, f"estimated from {num_links:,} links to learn from"
+
+
+def _estimated(experiment: Experiment, first: float) -> dict[str, float]:
+    """Estimate the seconds of all stages from those of the first forecasts and from the batches of a training."""
+    parts = [part for part in (experiment.capped.pretrain, experiment.capped.finetune) if part is not None]
+    batches = sum(part.epochs * part.batches_per_epoch for part in parts)
+    of_stage = {stage: ratio * first for stage, ratio in TO_FIRST.items()}
+    training = NUM_TRAININGS * batches * SECONDS_A_BATCH
+    return {"first_forecasts": first, "train": training, **of_stage, "report": REPORT_SECONDS}
 
 
 def _earlier(dataset: str) -> Mapping[str, float]:
+    """Give the seconds of the stages of the run before; of the forecasts also those before its training.
+
+    A first run makes the forecasts of the forecaster without vectors first. Where this is champion it publishes them.
+    """
     try:
-        return read_report(newest_report(dataset))[1].get("seconds", {})
+        summary = read_report(newest_report(dataset))[1]
     except (ArtifactMissing, Damaged):  # the run needs no earlier report
         return {}
+    seconds, champion = summary.get("seconds", {}), summary["promotion"]["champion"]
+    if seconds and champion is not None and champion["title"] == FORECASTER_WITHOUT:
+        return {**seconds, "predict": seconds["predict"] + seconds["first_forecasts"]}
+    return seconds
 
 
 def _about(seconds: float) -> str:
