@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
@@ -123,14 +124,22 @@ def _stopped_in_time() -> Iterator[None]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    handler = signal.signal(signal.SIGINT, _interrupted)
+    handler, hook = signal.signal(signal.SIGINT, _interrupted), sys.unraisablehook
+    sys.unraisablehook = partial(_print_unraisable, hook)
     threading.Thread(target=_wait_for_interrupt, args=(reader,), daemon=True).start()
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
         signal.set_wakeup_fd(descriptor)
+        sys.unraisablehook = hook
         writer.close()
+
+
+def _print_unraisable(hook: Callable[["sys.UnraisableHookArgs"], object], error: "sys.UnraisableHookArgs") -> None:
+    """Print an error that cannot be raised, such as one of a finalizer; Ctrl-C in one ends the process all the same."""
+    if not issubclass(error.exc_type, KeyboardInterrupt):
+        hook(error)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:

@@ -264,7 +264,8 @@ def _earlier(dataset: str) -> Mapping[str, float]:
     except (ArtifactMissing, Damaged):  # the run needs no earlier report
         return {}
     seconds, champion = summary.get("seconds", {}), summary["promotion"]["champion"]
-    if seconds and champion is not None and champion["title"] == FORECASTER_WITHOUT:
+    is_first = champion is not None and champion["title"] == FORECASTER_WITHOUT
+    if is_first and {"predict", "first_forecasts"} <= seconds.keys():
         return {**seconds, "predict": seconds["predict"] + seconds["first_forecasts"]}
     return seconds
 

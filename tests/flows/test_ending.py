@@ -241,6 +241,41 @@ def test_ctrl_c_in_a_run_ends_it_and_its_server_in_time(tmp_path: Path):
     assert all(ended_within(server, 10) for server in servers)
 
 
+IN_FINALIZER = (
+    HEEDING
+    + """
+import os, signal, sys, time
+from flows.ending import exit_code
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+class Broken:
+    def __del__(self):
+        raise ValueError("of a finalizer")
+
+def run():
+    Broken()
+    Finalized()
+    time.sleep(600)
+
+sys.exit(exit_code(run))
+"""
+)
+
+
+def test_ctrl_c_in_a_finalizer_whose_errors_are_lost_ends_the_process_without_a_traceback():
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_FINALIZER], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 130
+    assert "ValueError: of a finalizer" in ended.stderr  # as Python prints it
+    assert "KeyboardInterrupt" not in ended.stderr
+    assert ended.stderr.endswith(f"{STOPPED_LINE}\n")
+
+
 WAITING = "import sys, time; from flows.service.processes import end_with; end_with(int(sys.argv[1])); time.sleep(600)"
 KILLED = (
     "import os, subprocess, sys;"
