@@ -58,7 +58,8 @@ def make(kind: str) -> dict[str, Any]:
     else:
         address = write_forecasts(snapshots, Contender(title=DYFORMER, models=(model,)), vectors)
     made = {"seconds": time.monotonic() - started, "digest": digest(address)}
-    files.remove_folder(address)
+    for folder in filter(None, (address, vectors)):  # nothing is left for the next measurement
+        files.remove_folder(folder)
     return made
 
 
