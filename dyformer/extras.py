@@ -10,6 +10,7 @@ EXTRAS = {
     "yaml": "service",
     "fastapi": "serve",
     "uvicorn": "serve",
+    "httptools": "serve",
     "prometheus_client": "serve",
     "optuna": "tuning",
     "ray": "ray",
