@@ -5,6 +5,7 @@ too. Comments, docstrings and formatting are no part of it.
 """
 
 import ast
+import gc
 import hashlib
 import inspect
 import threading
@@ -19,7 +20,7 @@ PACKAGES = ("dyformer", "storage", "flows")
 NUM_DIGITS = 12
 PRESENTATION = "dyformer.experiments."
 FOR_TYPES = "TYPE_CHECKING"  # imports below this test are never made
-_PARSING = threading.Lock()  # Python 3.11 counts the depth of the trees that all threads make together
+_PARSING = threading.Lock()
 
 
 @cache
@@ -82,11 +83,26 @@ def _parsed(module: str) -> tuple[str, frozenset[str]]:
     path = _path(module)
     if path is None:
         raise ValueError(f"{module!r} is no module of {', '.join(PACKAGES)}")
-    with _PARSING:
-        tree = ast.parse(source_of(path))
+    tree = _tree(source_of(path))
     parts: list[str] = []
     _write_node(tree, parts)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest(), frozenset(_imports(tree))
+
+
+def _tree(source: bytes) -> ast.Module:
+    """Parse a source while no other thread gets a turn.
+
+    Python 3.11 and 3.12 count the depth of the trees that all threads make together, and fail where a thread makes one
+    (numba and torch do, too) while another one is within its own, as it may be when garbage is collected there.
+    """
+    with _PARSING:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(source)
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def source_of(path: Path) -> bytes:

@@ -1,9 +1,12 @@
 """The digest of code changes with what runs in it, and with nothing else."""
 
+import ast
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -159,3 +162,31 @@ def test_threads_that_read_modules_at_once_get_one_digest() -> None:
     finally:
         gc.set_threshold(*threshold)
     assert digests == {expected}
+
+
+def test_a_library_that_parses_in_another_thread_fails_no_digest() -> None:
+    """Numba and torch make syntax trees, too; each collection of garbage gives the other thread a turn."""
+    modules = all_modules("dyformer")[:10]
+    expected, threshold = code_digest(*modules), gc.get_threshold()
+    is_done = threading.Event()
+
+    def turn(_phase: str, _information: dict[str, int]) -> None:
+        time.sleep(0.0005)
+
+    def parse() -> None:
+        while not is_done.is_set():
+            with suppress(SystemError):
+                ast.parse("value")
+
+    code._parsed.cache_clear()
+    gc.callbacks.append(turn)
+    gc.set_threshold(50)
+    library = threading.Thread(target=parse)
+    library.start()
+    try:
+        assert code_digest(*modules) == expected
+    finally:
+        is_done.set()
+        library.join()
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(turn)
