@@ -65,7 +65,7 @@ def serve_dataset(
         file = login_file(layout, dataset)
         write_variables(file, {ADDRESS: f"http://{host}:{port}", LOGIN: login})
         show(f"serving {dataset} at http://{host}:{port}; the login is in {file}")
-        config = uvicorn.Config(guarded, log_level="warning", access_log=False)
+        config = uvicorn.Config(guarded, log_level="warning", access_log=False, proxy_headers=False)
         try:
             with suppress(KeyboardInterrupt):  # as uvicorn's own command
                 uvicorn.Server(config).run(sockets=[listener])

@@ -4,17 +4,18 @@ import math
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dyformer
@@ -52,21 +53,19 @@ class Body(BaseModel):
     """What a request sends; an unknown field is refused, because what it holds would not count without a word."""
 
     model_config = ConfigDict(extra="forbid")
+    kind: ClassVar[str] = "field"
 
     @model_validator(mode="before")
     @classmethod
     def _known_fields(cls, sent: Any) -> Any:
         """Name an unknown field as an escaped text, which a response can repeat, and the fields there are."""
-        if isinstance(sent, dict) and (problem := _unknown("field", sent, cls.model_fields)):
-            raise ValueError(problem)
+        unknown = (
+            next((name for name in sent if name not in cls.model_fields), None) if isinstance(sent, dict) else None
+        )
+        if unknown is not None:
+            names = ", ".join(cls.model_fields)
+            raise ValueError(f"unknown {cls.kind} {unknown[:MOST_NAMED]!a}: expected {names}")
         return sent
-
-
-def _unknown(kind: str, sent: Iterable[str], known: Iterable[str]) -> str | None:
-    """Give the refusal of the first of the names that is not known; None where all are."""
-    names = list(known)
-    unknown = next((name for name in sent if name not in names), None)
-    return None if unknown is None else f"unknown {kind} {unknown[:MOST_NAMED]!a}: expected {', '.join(names)}"
 
 
 class Event(Body):
@@ -112,6 +111,16 @@ class RankingOf(BaseModel):
     note: str | None
     horizon: str | None
     ranking: list[RankedTarget]
+
+
+class RankParameters(Body):
+    """What the address of a ranking may have after its `?`."""
+
+    kind: ClassVar[str] = "parameter"
+    k: Annotated[int, Field(ge=1, le=MOST_TARGETS)] = 10
+    at: str | None = None
+    reasons: bool = True
+    horizon: str | None = None
 
 
 class Pair(Body):
@@ -233,13 +242,6 @@ def application(service: LiveService) -> FastAPI:
     return app
 
 
-async def _check_parameters(request: Request) -> None:
-    """Raise HTTPException for a parameter that the address has and the request has not, such as `horizn`."""
-    known = (parameter.alias for parameter in request.scope["route"].dependant.query_params)
-    if problem := _unknown("parameter", request.query_params, known):
-        raise HTTPException(422, problem)
-
-
 def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
     @app.post("/events", response_model=AcceptedEvents)
     def events(body: Events) -> JSONResponse:
@@ -252,21 +254,17 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
         metrics.accepted.inc(accepted.num_events)
         return JSONResponse({"accepted": accepted.num_events, "late": accepted.num_late})
 
-    @app.get("/rank/{source:path}", response_model=RankingOf, dependencies=[Depends(_check_parameters)])
-    async def rank(  # in the loop: handing such short work to another thread, and its wait for it, takes longer
-        source: str,
-        k: Annotated[int, Query(ge=1, le=MOST_TARGETS)] = 10,
-        at: str | None = None,
-        reasons: bool = True,
-        horizon: str | None = None,
-    ) -> JSONResponse:
+    @app.get("/rank/{source:path}", response_model=RankingOf)
+    async def rank(source: str, given: Annotated[RankParameters, Query()]) -> Response:
         """Rank the next targets of a source; one without a past is ranked as a new source, which a note says."""
-        moment, opened = _moment(service, at), service.opened
-        of_pairs = _of_pairs(service, horizon)  # after `opened`: after an undo, none of before it remains
-        rank = partial(opened.ranking.rank, source, at=moment, k=k, with_reasons=reasons, horizon=of_pairs)
+        # In the loop: handing such short work to another thread, and its wait for it, takes longer.
+        moment, opened = _moment(service, given.at), service.opened
+        of_pairs = _of_pairs(service, given.horizon)  # after `opened`: after an undo, none of before it remains
+        rank = partial(opened.ranking.rank, source, at=moment, k=given.k, with_reasons=given.reasons, horizon=of_pairs)
         with _in_time():
             ranking = rank() if of_pairs is None else await run_in_threadpool(rank)  # a horizon's heads take longer
-        return JSONResponse({**ranking_record(opened, ranking), "horizon": horizon})
+        record = {**ranking_record(opened, ranking), "horizon": given.horizon}
+        return Response(to_json(record), media_type="application/json")  # in a tenth of the time of `json`
 
     @app.post("/score", response_model=ScoredPairs)
     def score(body: Pairs) -> JSONResponse:
