@@ -157,5 +157,6 @@ def typed_ids(events: pl.DataFrame, *, are_texts: bool) -> list[pl.Series]:
 def has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:
     """Whether a column of ids of a frame has texts."""
     ends = (plan.columns.source, plan.columns.target)
-    types = [str(frame[frame.columns[end] if isinstance(end, int) else end].dtype).lower() for end in ends]
-    return any(name.startswith(("str", "object", "cat", "enum")) for name in types)
+    types = {str(name): str(dtype).lower() for name, dtype in zip(frame.columns, frame.dtypes, strict=True)}
+    names = [list(types)[end] if isinstance(end, int) else end for end in ends]
+    return any(types[name].startswith(("str", "object", "cat", "enum")) for name in names)

@@ -10,8 +10,9 @@ import polars as pl
 
 from dyformer.experiments.api import Log, read_log
 from dyformer.experiments.arguments import check_process, reported, texts, whole
-from dyformer.logs.moments import UnreadableMoment, read_moment
+from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.logs.plan import ReadPlan
+from dyformer.logs.records import as_frame
 from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster, fit_on_past
 from dyformer.scoring.event_heads import Done
@@ -47,10 +48,11 @@ class EventModel:
             ValueError: an event older than the newest one so far, or rows that are not usable.
         """
         check_process()
-        if len(events) == 0:
+        frame = as_frame(events)
+        if len(frame) == 0:
             return
         columns = {} if isinstance(events, list) else {name: getattr(self._plan.columns, name) for name in COLUMNS}
-        log = read_log(events, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
+        log = read_log(frame, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
         named, newest = NamedEvents.from_table(log.events), self._ranking.newest_time
         self._check_ids([*named.sources, *named.targets])
         if len(named) and newest is not None and named.times[0] < newest:
@@ -92,7 +94,12 @@ class EventModel:
         if isinstance(source, bool) or not isinstance(source, str | int | np.integer):
             raise ValueError(f"source = {source!r}: expected an id, found {type(source).__name__}")
         self._check_ids([str(source)])
-        moment = None if at is None else _moment(at, self._plan.time_unit)
+        unit, newest = self._plan.time_unit, self._ranking.newest_time
+        moment = None if at is None else _moment(at, unit)
+        if moment is not None and newest is not None and moment <= newest:
+            raise ValueError(
+                f"at = {at!r}: expected a time after that of the newest event, {written_moment(newest, unit)}"
+            )
         if horizon is not None and horizon not in self._horizons:
             fitted = ", ".join(map(repr, self._horizons)) or "none"
             raise ValueError(f"horizon = {horizon!r}: expected one that was fitted ({fitted}); give `horizons` to fit")

@@ -31,6 +31,7 @@ START_BYTES = 4096
 MAX_CONTROL = 0.05  # of the characters of a text, or
 FEW_CONTROL = 16  # characters
 MAX_TEXT_LINES = 0.1  # of the lines of a binary file
+MAX_EMPTY = 5  # files without a row that a message names
 LEAST_RECORDS = 0.05  # of the JSON lines have a key that may be a column
 
 FOREIGN = {
@@ -53,7 +54,7 @@ Row = list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The first rows of the first file that has any."""
+    """The first rows of a file."""
 
     file: str
     format: LogFormat
@@ -84,9 +85,24 @@ class Table:
 
 
 def sample_table(files: list[RawFile], declared: Declared) -> Table:
-    """Read the start of a log as a table; raises EmptyLog, DamagedLog, OneColumn, WrongSeparator and AmbiguousLog."""
+    """Read the start of the first file with rows as a table.
+
+    Raises EmptyLog where no file has a row, and DamagedLog, OneColumn, WrongSeparator and AmbiguousLog.
+    """
     _check_separator(declared.separator)
-    sample = _sample(files, declared.comment_marks)
+    if not files:
+        raise EmptyLog("the log has no file: name a file, a folder with files, or a pattern that matches some")
+    empty = []
+    for file in files:
+        try:
+            return _table_of(_sample(file, declared.comment_marks), declared)
+        except EmptyLog as error:
+            empty.append(str(error))
+    more = f"; and {len(empty) - MAX_EMPTY:,} more files without a row" if len(empty) > MAX_EMPTY else ""
+    raise EmptyLog("; ".join(empty[:MAX_EMPTY]) + more)
+
+
+def _table_of(sample: Sample, declared: Declared) -> Table:
     if declared.format not in (None, sample.format):
         raise DamagedLog(f"{sample.file} is declared as {declared.format}, but its start reads as {sample.format}")
     if sample.format == "delimited":
@@ -101,21 +117,16 @@ def sample_table(files: list[RawFile], declared: Declared) -> Table:
     )
 
 
-def _sample(files: list[RawFile], comment_marks: str) -> Sample:
-    """Read the start of the first file that has rows; raises EmptyLog where none has."""
-    if not files:
-        raise EmptyLog("the log has no file: name a file, a folder with files, or a pattern that matches some")
-    num_comments = 0
-    for file in files:
-        start = first_bytes(file, START_BYTES)
-        if start.startswith(PARQUET_MAGIC):
-            return _parquet_sample(file)
-        check_text(start, file.name)
-        lines, comments = _first_lines(file, comment_marks)
-        if lines is not None:
-            return _text_sample(file, lines, comment_marks)
-        num_comments += comments
-    raise EmptyLog(empty_message(", ".join(file.name for file in files[:5]), len(files), num_comments))
+def _sample(file: RawFile, comment_marks: str) -> Sample:
+    """Read the start of a file; raises EmptyLog where it has no row."""
+    start = first_bytes(file, START_BYTES)
+    if start.startswith(PARQUET_MAGIC):
+        return _parquet_sample(file)
+    check_text(start, file.name)
+    lines, num_comments = _first_lines(file, comment_marks)
+    if lines is None:
+        raise EmptyLog(empty_message(file.name, 1, num_comments))
+    return _text_sample(file, lines, comment_marks)
 
 
 def empty_message(names: str, num_files: int, num_comments: int) -> str:

@@ -87,15 +87,15 @@ def ingest_log(
     logs = _contents(layout, dataset, reading) if "log" in reading or not stored else []
     known, fresh = _known_and_fresh(stored, logs)
     received = _received(layout, dataset, stored)
-    plan: ReadPlan | None = None
     if stored and not fresh:
         check_unread(layout, dataset, reading, [file for _, file in logs])
         check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in known))
-    results: dict[str, ReadResult | SpilledRows] = {}
+    plan, results = None, {}
     with _database_if_large(layout, [*fresh, *received], stored) as database:
         if fresh:
-            plan, results = _read_fresh(layout, dataset, fresh, declared, reading, show, database)
-            declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
+            with _named_if_empty(show, is_new=not stored):
+                plan, results = _read_fresh(layout, dataset, fresh, declared, reading, show, database)
+                declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
         if received:
             results |= _read_received(received, declared, show, database, len(results))
         check_repeats(layout, dataset, results, {content.sha256 for content in received}, reading, show)
@@ -180,6 +180,17 @@ def _received(layout: Layout, dataset: str, stored: list[dict[str, Any]]) -> dic
         if content.sha256 not in batches:
             files_by_content[content] = file
     return files_by_content
+
+
+@contextmanager
+def _named_if_empty(show: Callable[[str], None], *, is_new: bool) -> Iterator[None]:
+    """Name new files without a row, which a quiet day leaves; raises EmptyLog where the log has no other rows."""
+    try:
+        yield
+    except EmptyLog as error:
+        if is_new:
+            raise
+        show(f"no new row: {error}")
 
 
 def _read_fresh(

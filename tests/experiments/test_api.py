@@ -104,6 +104,7 @@ def test_file_polars_frame_and_pandas_frame_give_one_graph(frame: pl.DataFrame, 
         str(path),
         [path],
         frame.to_pandas(),
+        frame.to_pandas().set_axis(range(frame.width), axis=1),
         frame.with_columns(pl.col("time").str.to_datetime(time_zone="UTC")),
     ):
         other = dyformer.read_log(log).snapshots("7d")

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import numpy as np
@@ -65,6 +65,10 @@ def test_no_event_changes_nothing_and_an_empty_ranking_has_the_columns_of_others
     before = grown.rank("u3")
     for nothing in ([], frame(ROWS).clear()):
         grown.observe(nothing)
+    for none in (None, 5):
+        with pytest.raises(ValueError, match=f"expected .* found {type(none).__name__}"):
+            grown.observe(none)  # pyright: ignore[reportArgumentType]
+    grown.observe(frame(ROWS).clear().lazy())  # pyright: ignore[reportArgumentType]
     assert grown.rank("u3").equals(before)
     with pytest.MonkeyPatch.context() as patch:
         none = replace(
@@ -139,8 +143,12 @@ def test_times_are_dates_and_ids_keep_their_type():
     assert not dated.equals(numbers.rank(3))
     with pytest.raises(ValueError, match="expected a date such as"):
         numbers.rank(3, at="yesterday")
-    with pytest.raises(ValueError, match="observed already"):
-        numbers.rank(3, at="2001-01-01")
+    newest = datetime.fromtimestamp(ROWS[-1][2], UTC)
+    expected = f"expected a time after that of the newest event, {newest:%Y-%m-%dT%H:%M:%S}.000000Z"
+    for early in ("2001-01-01", newest):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            numbers.rank(3, at=early)
+    assert numbers.rank(3, at=newest + timedelta(microseconds=1)).equals(numbers.rank(3))
 
 
 def test_a_fit_reports_its_parts_and_rounds_and_changes_nothing_by_it():

@@ -261,3 +261,25 @@ def test_a_row_of_another_time_and_mostly_empty_windows_are_named(dyformer: Call
     assert code == 0
     assert "of 1,357 windows have no row: the first row is of 2024-01-01 and the last of 2050-01-01" in output
     assert "with --window" in output
+
+
+def test_a_new_file_without_a_row_is_named_and_the_others_are_committed(dyformer: Callable[..., tuple[int, str]]):
+    folder = Path("incoming")
+    folder.mkdir()
+    (folder / "1_quiet.csv").write_text(f"{HEADER}\n")
+    code, output = dyformer("ingest", "mine", "--log", "incoming")
+    assert code == 1
+    assert "only a header in line 1" in output
+    (folder / "2_busy.csv").write_text("\n".join([HEADER, *ROWS]))
+    code, output = dyformer("ingest", "mine", "--log", "incoming")
+    assert code == 0, output  # the form is that of the first file with rows
+    assert "14 accepted" in output
+    (folder / "3_nothing.csv").touch()
+    for _ in range(2):  # neither file is committed, so that each ingest finds it again
+        code, output = dyformer("ingest", "mine", "--log", "incoming")
+        assert code == 0, output
+        assert "no new row: incoming/1_quiet.csv: the log is empty, there is only a header in line 1" in output
+        assert "incoming/3_nothing.csv: the log is empty (no row in 1 file(s))" in output
+        assert "event table version 1" in output
+    (folder / "4_busy.csv").write_text(f"{HEADER}\nu1,v1,2024-01-15T00:00:00Z\n")
+    assert "event table version 2" in dyformer("ingest", "mine", "--log", "incoming")[1]

@@ -177,6 +177,16 @@ def test_refusals_name_the_fault_the_line_and_the_remedy(text, declared, error, 
         read(text, **declared)
 
 
+@pytest.mark.parametrize("empty", ["", "% only\n", "source,target,t\n", parquet(pl.DataFrame({"source": []}))])
+def test_files_without_a_row_are_passed_over_in_any_order(empty):
+    assert sniff_plan(raw(empty, GOOD)).columns == sniff_plan(raw(GOOD, empty)).columns
+
+
+def test_a_log_without_a_row_is_refused_and_files_are_named():
+    with pytest.raises(EmptyLog, match=r"part-0.log: .* only a header in line 1; part-1.log: .*; and 1 more files"):
+        sniff_plan(raw("source,target,time\n", *[""] * 5))
+
+
 def test_no_file_and_unlike_files_are_refused():
     with pytest.raises(EmptyLog, match="the log has no file"):
         sniff_plan([])
