@@ -72,6 +72,8 @@ def common(
 ) -> None:
     """Set the store of the command."""
     if storage is not None:
+        if not storage.strip():
+            raise ValueError("--storage is an empty text: name a folder or an s3:// address")
         os.environ["DYFORMER_STORAGE"] = storage
     if context.invoked_subcommand != "up":  # which starts one
         use_running_stack()

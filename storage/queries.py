@@ -45,6 +45,10 @@ LOGGING = re.compile(r"\benable_logging\b", re.IGNORECASE)
 """A log in a file, which may not be written, ends the process: DuckDB raises in a destructor."""
 
 
+FOREIGN = re.compile(r"\b(INTERVAL|UNION|BIT)\b")
+"""Types of DuckDB that polars lacks. A difference of two times is an interval."""
+
+
 class QueryFailed(ValueError):
     """A statement is wrong, or names a view that does not exist."""
 
@@ -69,7 +73,7 @@ def query(layout: Layout, statement: str, on_damage: OnDamage = stop) -> pl.Data
         views = ", ".join(view_names(connection)) or "none yet: run `dyformer ingest` first"
         try:
             result = connection.sql(statement)
-            rows = result.pl() if result is not None else None
+            rows = _frame(result) if result is not None else None
         except duckdb.CatalogException as error:
             missing = re.search(r"Table with name (\S+) does not exist", str(error))
             if missing is None:
@@ -83,6 +87,20 @@ def query(layout: Layout, statement: str, on_damage: OnDamage = stop) -> pl.Data
     if rows is None:
         raise QueryFailed(f"{statement!r} returns no rows: write a select\nviews: {views}")
     return rows
+
+
+def _frame(rows: duckdb.DuckDBPyRelation) -> pl.DataFrame:
+    """Give rows as a frame; columns of types that polars lacks become texts, such as 188 days 21:40:00."""
+    if not any(FOREIGN.search(str(kind)) for kind in rows.types):
+        return rows.pl()
+    columns = ", ".join(f"c{index}" for index in range(len(rows.columns)))  # names may occur twice
+    texts = ", ".join(
+        f"c{index}{'::varchar' if FOREIGN.search(str(kind)) else ''} as {duckdb.ColumnExpression(name)}"
+        for index, (name, kind) in enumerate(zip(rows.columns, rows.types, strict=True))
+    )
+    selected = rows.query("result", f"select {texts} from result as result({columns})")  # noqa: S608 - the names are quoted
+    assert selected is not None  # as after a statement that is no select
+    return selected.pl()
 
 
 def view_names(connection: duckdb.DuckDBPyConnection) -> list[str]:

@@ -215,6 +215,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "share over all": (("ingest", *OWN, "good.csv", "--max-bad", "101%"), ("--max-bad", "'101%'")),
     "time unit": (("ingest", *OWN, "good.csv", "--time-unit", "h"), ("--time-unit", "'h'", "iso")),
     "storage": (("--storage", "ftp://host/x", "datasets"), ("ftp", "s3://bucket")),
+    "empty storage": (("--storage", " ", "datasets"), ("--storage is an empty text", "s3://")),
     "unknown dataset to drop": (("drop", "ucy", "--yes"), ("'ucy'", "it has: ")),
     "statement": (("sql", "select * from nothing"), ("no view 'nothing'", "views: ", "dyformer run")),
     "misspelt method": (("benchmark", *OWN, "good.csv", "--methods", "l4"), ("'l4'", "L3")),

@@ -125,6 +125,15 @@ def test_tables_with_and_without_a_newer_column_are_one_view(layout: Layout):
     assert query(layout, "select until, rank from pagerank order by 1").rows() == [(3, None), (4, None), (5, 1)]
 
 
+def test_a_column_of_a_type_that_polars_lacks_is_text_and_the_others_stay(layout: Layout):
+    statement = """select timestamp '2024-05-22 21:40:00' - timestamp '2023-11-14' as "order", count(*) as "order",
+        [interval 3 day] as list, union_value(num := 2) as one, '101'::bit as "a ""bit" from events"""
+    rows = query(layout, statement)
+    assert rows.columns == ["order", "order_1", "list", "one", 'a "bit']
+    count = query(layout, "select count(*) from events").item()
+    assert rows.rows() == [("190 days 21:40:00", count, "[3 days]", "2", "101")]
+
+
 @pytest.mark.parametrize(
     "statement", ["selec 1", "select * from nowhere", "select nothing from events", "", "-- only a comment"]
 )
