@@ -141,7 +141,8 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         import polars as pl
 
         rows = schedules.schedules()
-        print_json(rows) if as_json else print_frame(pl.DataFrame(rows), f"schedules on {server}")
+        written = [row | {"parameters": str(row["parameters"])} for row in rows]
+        print_json(rows) if as_json else print_frame(pl.DataFrame(written), f"schedules on {server}")
     elif remove:
         schedules.remove_schedule(dataset)
         _print(f"{dataset} has no schedule any more")

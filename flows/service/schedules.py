@@ -4,7 +4,7 @@ import glob
 import itertools
 import os
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,10 +271,15 @@ def _row(
         "dataset": dataset_of(deployment),
         "schedule": None if schedule is None else _when(schedule.schedule),
         "active": schedule is not None and schedule.active,
-        "next run": str(due[-1].expected_start_time)[:16] if due else None,
-        "last run": f"{begun[0].state_name} {str(begun[0].start_time)[:16]}" if begun else None,
-        "parameters": str({name: value for name, value in deployment.parameters.items() if name != "dataset"}),
+        "next run": _in_utc(due[-1].expected_start_time) if due else None,
+        "last run": f"{begun[0].state_name} {_in_utc(begun[0].start_time)}" if begun else None,
+        "parameters": {name: value for name, value in deployment.parameters.items() if name != "dataset"},
     }
+
+
+def _in_utc(time: datetime | None) -> str | None:
+    """Write a time to the minute with its zone, which may be another one than that of the schedule."""
+    return None if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _is_of(run: "FlowRun", schedule: "DeploymentSchedule | None") -> bool:

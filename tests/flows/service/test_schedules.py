@@ -68,6 +68,8 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
 
     [row] = listed()
     assert (row["dataset"], row["schedule"], row["active"]) == ("mine", "0 3 * * * (Europe/Berlin)", True)
+    assert row["parameters"] == {name: value for name, value in made.parameters.items() if name != "dataset"}
+    assert f"{made.parameters['reading']}" in run("--list")[1]
     assert run("mine", "--pause") == (0, "the schedule of mine is paused\n")
     assert [row["active"] for row in listed()] == [False]
     assert run("mine", "--resume")[0] == 0
@@ -237,7 +239,9 @@ def test_each_schedule_of_a_deployment_has_a_row(run: Run) -> None:
     make_schedule("twice", schedule_of("0 3 1 * *", None), {}, {}, 0)
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("retrain/twice-schedule")
-        client.create_deployment_schedules(deployment.id, [(CronSchedule(cron="0 5 2 * *"), True)])
+        client.create_deployment_schedules(
+            deployment.id, [(CronSchedule(cron="0 5 2 * *", timezone="Asia/Kolkata"), True)]
+        )
         client.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json={"min_runs": 2})
         code, printed = run("--list", "--json")
         client.delete_deployment(deployment.id)
@@ -245,7 +249,7 @@ def test_each_schedule_of_a_deployment_has_a_row(run: Run) -> None:
     rows = {row["schedule"]: row for row in json.loads(printed)}
     assert {row["dataset"] for row in rows.values()} == {"twice"}
     ends = {when.removesuffix(" (UTC)"): row["next run"][7:] for when, row in rows.items()}
-    assert ends == {"0 3 1 * *": "-01 03:00", "0 5 2 * *": "-02 05:00"}
+    assert ends == {"0 3 1 * *": "-01 03:00 UTC", "0 5 2 * * (Asia/Kolkata)": "-01 23:30 UTC"}
     remaining = run("--list", "--json")
     assert remaining == (0, "[]\n")
 
