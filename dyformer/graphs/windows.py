@@ -148,12 +148,13 @@ def emptiness(windows: Windows, time_R: NDArray[np.int64], time_unit: TimeUnit) 
     num_empty = int(np.count_nonzero(windows.first_row_T == windows.end_row_T))
     if num_windows < FEW_WINDOWS or 2 * num_empty <= num_windows:
         return None
-    middle = (written_time(int(time_R[len(time_R) * part // 100]), time_unit) for part in (1, 99))
-    first, last = (written_time(int(time), time_unit) for time in (time_R[0], time_R[-1]))
+    before = int(np.diff(time_R).argmax())  # the row before the longest time without one
+    ends = (time_R[0], time_R[-1], time_R[before], time_R[before + 1])
+    first, last, *gap = (written_time(int(time), time_unit) for time in ends)
     return (
-        f"{num_empty:,} of {num_windows:,} windows have no row: the first row is of {first} and the last of {last}, but"
-        f" nearly all are of {' to '.join(middle)}; choose longer windows, or ones of equal counts, with `window`, or"
-        " look whether these times are right"
+        f"{num_empty:,} of {num_windows:,} windows have no row: the first row is of {first} and the last of {last}, and"
+        f" the longest time without one is from {' to '.join(gap)}; choose longer windows, or ones of equal counts, with"
+        " `window`, or look whether these times are right"
     )
 
 

@@ -322,7 +322,11 @@ def test_windows_without_rows_are_named_where_they_are_most():
     assert sentence.startswith(
         "1,261 of 1,305 windows have no row: the first row is of 2020-01-01 and the last of 2045"
     )
-    assert "nearly all are of 2020-01-04 to 2020-10-24" in sentence
+    assert "the longest time without one is from 2020-10-26 to 2045-01-01" in sentence
+    quiet_R = np.array([*in_2020[:20], *(time + 300 * DAY for time in in_2020[:20])])  # no row is far from all others
+    sentence = emptiness(split_windows(quiet_R, window, "s"), quiet_R, "s")
+    assert sentence is not None
+    assert "the longest time without one is from 2020-01-20 to 2020-10-27" in sentence
     few_R = np.array([*in_2020[:3], in_2020[0] + 100 * DAY])
     assert emptiness(split_windows(few_R, window, "s"), few_R, "s") is None
 
