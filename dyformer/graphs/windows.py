@@ -153,8 +153,8 @@ def emptiness(windows: Windows, time_R: NDArray[np.int64], time_unit: TimeUnit) 
     first, last, *gap = (written_time(int(time), time_unit) for time in ends)
     return (
         f"{num_empty:,} of {num_windows:,} windows have no row: the first row is of {first} and the last of {last}, and"
-        f" the longest time without one is from {' to '.join(gap)}; choose longer windows, or ones of equal counts, with"
-        " `window`, or look whether these times are right"
+        f" the longest time without one is from {' to '.join(gap)}; choose longer windows, or ones of equal counts,"
+        " with `window`, or look whether these times are right"
     )
 
 

@@ -15,6 +15,7 @@ from dyformer.logs.validation import LAST_STEP
 from dyformer.scoring.live_ranking import NamedEvents
 
 MOST_LETTERS = 1_000  # of an id
+MOST_NAMED = 40  # letters of a wrong value in an error
 AHEAD = 86_400_000_000  # microseconds that an event may be ahead of this machine's clock
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 FLOAT = re.compile(r"[+-]?\d+\.0*")  # an ingest reads 7.0 as 7
@@ -89,12 +90,20 @@ def _id(end: str, value: str | int) -> str:
     return text
 
 
+def check_id(end: str, text: str) -> None:
+    """Raise BadEvent for a text that no ingest reads as an id, such as 7.0, which is read as 7."""
+    if not text or text != text.strip() or FLOAT.fullmatch(text):
+        raise BadEvent(
+            f"the {end} {text[:MOST_NAMED]!r}: expected an id as the log has it, neither empty nor with spaces at its"
+            " ends, and 7 instead of 7.0"
+        )
+
+
 ID = ((str, int), "a text or an integer")
 FIELDS = {"source": ID, "target": ID, "time": ((str, int, float), "a text or a number")}
 """Fields of an event in JSON: the types of their values, in Python and in words."""
 OPTIONAL = {"weight": ((int, float), "a number")}
 EXPECTED = "source, target, time and, where it is not 1, weight"
-MOST_NAMED = 40  # letters of a wrong value in an error
 
 
 def read_events(text: str, unit: TimeUnit) -> list[SentEvent]:

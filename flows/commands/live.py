@@ -10,6 +10,7 @@ import typer
 from flows.console import ongoing, print_frame, print_json, printable, printed_probability
 from flows.options import AsJson, Stored
 
+COLUMNS = ("rank", "target", "probability", "linked before", "reasons")
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="id of the source, as in the log")]
 Refit = Annotated[bool, typer.Option("--refit", help="fit the forecaster again, on all events so far")]
 
@@ -53,6 +54,7 @@ def rank(
 
     from dyformer.logs.moments import read_moment, written_moment
     from dyformer.logs.time_windows import horizon_length
+    from dyformer.scoring.sent_events import check_id
     from flows.tasks.live import open_horizon, open_ranking, ranking_record
     from storage.events.declarations import declaration
     from storage.events.table import newest_version
@@ -63,6 +65,7 @@ def rank(
     unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
     time = None if at is None else read_moment(at, unit)
     length = None if horizon is None else horizon_length(horizon, unit)
+    check_id("source", source)
     with ongoing(f"rank {dataset}", file=sys.stderr):
         opened = open_ranking(dataset, at=time, refit=refit, show=_show)
         of_pairs = None if length is None else open_horizon(opened, length, at=time, show=_show, layout=layout)
@@ -71,14 +74,13 @@ def rank(
     if as_json:
         print_json(record)
         return
-    columns = ("rank", "target", "probability", "linked before", "reasons")
     rows = [tuple(map(str, _cells(row))) for row in record["ranking"]]
     within = "next partners" if horizon is None else f"partners within {horizon}"
     newest = opened.ranking.newest_time
     when = f"as of {record['at']}"
     if time is None and newest is not None:
         when = f"after the newest event, of {written_moment(newest, unit)}"
-    print_frame(pl.DataFrame(rows, schema=columns, orient="row"), f"{within} of {source} {when}")
+    print_frame(pl.DataFrame(rows, schema=COLUMNS, orient="row"), f"{within} of {source} {when}")
     print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
 
 

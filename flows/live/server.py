@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import dyformer
 from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.scoring.event_horizon import FittedHorizon
-from dyformer.scoring.sent_events import BadEvent, SentEvent, checked_event
+from dyformer.scoring.sent_events import BadEvent, SentEvent, check_id, checked_event
 from flows.live.page import node_page, openapi_page
 from flows.live.service import LiveService
 from flows.tasks.live import ranking_record, written_id
@@ -258,6 +258,7 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
     async def rank(source: str, given: Annotated[RankParameters, Query()]) -> Response:
         """Rank the next targets of a source; one without a past is ranked as a new source, which a note says."""
         # In the loop: handing such short work to another thread, and its wait for it, takes longer.
+        _check_ids(source=source)
         moment, opened = _moment(service, given.at), service.opened
         of_pairs = _of_pairs(service, given.horizon)  # after `opened`: after an undo, none of before it remains
         rank = partial(opened.ranking.rank, source, at=moment, k=given.k, with_reasons=given.reasons, horizon=of_pairs)
@@ -311,6 +312,15 @@ def _checked(service: LiveService, events: list[Event]) -> list[SentEvent]:
     return checked
 
 
+def _check_ids(**ids: str) -> None:
+    """Raise HTTPException for a text that no ingest reads as an id."""
+    try:
+        for end, text in ids.items():
+            check_id(end, text)
+    except BadEvent as error:
+        raise HTTPException(422, str(error)) from error
+
+
 def _moment(service: LiveService, at: str | float | None) -> int | None:
     """Read the time of a request; raises HTTPException for one at or before the newest event."""
     if at is None:
@@ -357,6 +367,7 @@ def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:
     opened, moment = service.opened, _moment(service, body.at)
     positions: dict[str, list[int]] = {}
     for position, pair in enumerate(body.pairs):
+        _check_ids(source=str(pair.source), target=str(pair.target))
         positions.setdefault(str(pair.source), []).append(position)
     rows: dict[int, dict[str, Any]] = {}
     times: list[int] = []

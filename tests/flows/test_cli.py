@@ -274,6 +274,13 @@ def used_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
+def test_a_text_that_no_ingest_reads_as_an_id_is_not_ranked(dyformer: Callable[..., Outcome], used_store: Path):
+    os.environ["DYFORMER_STORAGE"] = str(used_store)
+    for source in ("", " u1", "7.0"):
+        code, _, errors = dyformer("rank", "mylog", source)
+        assert (code, errors.startswith(f"dyformer: the source {source!r}: expected an id as the log")) == (1, True)
+
+
 def test_window_that_does_not_fit_is_not_remembered(dyformer: Callable[..., Outcome], used_store: Path):
     os.environ["DYFORMER_STORAGE"] = str(used_store)
     before = contents(used_store)

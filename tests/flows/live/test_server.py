@@ -360,6 +360,9 @@ def test_an_event_before_the_first_step_is_refused_because_an_ingest_would_be(tm
         (f"/rank/u3?at={START}", "expected a time after the newest event"),
         ("/rank/u3?at=never", "expected a date such as"),
         ("/rank/u3?at=1e999999999", "expected a finite number"),
+        ("/rank/", "the source '': expected an id as the log has it"),
+        ("/rank/7.0", "the source '7.0': expected an id as the log has it"),
+        ("/rank/%20u3", "the source ' u3': expected an id as the log has it"),
         ("/rank/u3?k=0", "greater than or equal to 1"),
         ("/rank/u3?horizn=6h&k=5", "unknown parameter 'horizn': expected k, at, reasons, horizon"),
     ],
@@ -407,6 +410,14 @@ def test_a_field_that_would_not_count_is_refused(client, path, body, words):
     assert answer.status_code == 422
     assert words in answer.json()["detail"][0]["msg"]
     assert len(answer.content) < 300
+
+
+def test_an_id_that_no_ingest_reads_is_refused_in_pairs(client):
+    for end in ("source", "target"):
+        pair = {"source": "u1", "target": "p1"} | {end: "7.0"}
+        answer = client.post("/score", json={"pairs": [{"source": "u1", "target": "p1"}, pair]})
+        assert answer.status_code == 422
+        assert f"the {end} '7.0': expected an id as the log has it" in answer.json()["detail"]
 
 
 def test_a_refusal_does_not_repeat_the_body(client):
