@@ -130,11 +130,10 @@ def _chain_faults(layout: Layout, newest: Version, dataset: str) -> list[tuple[s
     problems, before = [], ""
     for number in range(1, newest.number + 1):
         address = layout.commit(dataset, number)
-        record = artifact.record_of(address)
-        assert record is not None, "its files were verified"
-        if before and before not in record["lineage"]["inputs"].values():
+        commit = artifact.open_artifact(address)  # its files were verified
+        if before and before not in commit.lineage.inputs.values():
             problems.append((f"{address}/{artifact.MANIFEST}", f"does not follow commit {number - 1} as it is now"))
-        before = record["digest"]
+        before = commit.digest
     return problems
 
 

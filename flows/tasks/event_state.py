@@ -21,7 +21,7 @@ from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.streams.event_log import MICROSECOND, EventLog, NumberedEvents, event_log_of
 from dyformer.streams.event_state import EventState, StateSettings
 from flows.console import ongoing
-from storage.artifacts.artifact import MANIFEST, Lineage, is_current, read_bytes, record_of
+from storage.artifacts.artifact import MANIFEST, Lineage, is_current, open_artifact, read_bytes
 from storage.artifacts.code import code_digest
 from storage.artifacts.made import Planned, planned
 from storage.bytes import files
@@ -97,10 +97,9 @@ def is_state_stored(layout: Layout, dataset: str, version: int) -> bool:
 
 def read_state(address: str) -> EventState:
     """Read a stored state, after a check of its checksum."""
-    record = record_of(address)
-    assert record is not None, f"{address} was just made"
-    settings = StateSettings.from_record(record["lineage"]["settings"])
-    return EventState.from_arrays(load(read_bytes(address, STATE)), settings)
+    artifact = open_artifact(address)
+    settings = StateSettings.from_record(artifact.lineage.settings)
+    return EventState.from_arrays(load(artifact.content(STATE)), settings)
 
 
 def _planned_state(layout: Layout, dataset: str, version: int) -> Planned:
@@ -275,7 +274,7 @@ def newest_model(layout: Layout, dataset: str, *, before: int | None = None, ver
     parts = _parts(layout, dataset, newest)  # read once, because a server looks each second
     for location in files.find(layout.artifacts("event_model", dataset), MANIFEST):
         address = location.removesuffix(f"/{MANIFEST}")
-        lineage = Lineage(**(record_of(address) or {})["lineage"])
+        lineage = open_artifact(address).lineage
         if lineage.code_version != code or not 1 <= lineage.table_version <= newest:
             continue
         last, fitted_version = lineage.max_event_time or 0, lineage.table_version

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import polars as pl
@@ -21,7 +21,7 @@ from dyformer.graphs.snapshots import (
 )
 from dyformer.graphs.windows import split_windows
 from dyformer.logs.time_windows import TimeUnit, Window
-from storage.artifacts.artifact import REMEDY, ArtifactDamaged, Lineage, digest, lineage_of, read_table
+from storage.artifacts.artifact import REMEDY, Artifact, ArtifactDamaged, Lineage, digest, open_artifact
 from storage.artifacts.code import code_digest, code_version
 from storage.artifacts.made import HISTORY, planned
 from storage.events import scratch_database
@@ -40,12 +40,33 @@ class Snapshots:
     """An opened snapshots artifact; the lineage of every later artifact starts from it."""
 
     layout: Layout
-    address: str
-    dataset: str
-    version: int
-    window: str
+    artifact: Artifact
     steps: pl.DataFrame  # one row for each step: step, start_time, end_time, ..., version and history
-    directed: bool  # as declared for the log
+
+    @property
+    def address(self) -> str:
+        """Address of the artifact."""
+        return self.artifact.address
+
+    @property
+    def dataset(self) -> str:
+        """Name of the log."""
+        return self.artifact.lineage.dataset
+
+    @property
+    def version(self) -> int:
+        """Version of the newest commit with a row of these snapshots."""
+        return self.artifact.lineage.table_version
+
+    @property
+    def window(self) -> str:
+        """Length of the windows, as declared."""
+        return self.artifact.lineage.settings["window"]
+
+    @cached_property
+    def directed(self) -> bool:
+        """Whether links have a direction, as declared for the log when this is first used."""
+        return (declaration(self.layout, self.dataset) or {}).get("directed") is not False  # None: not declared
 
     @property
     def num_steps(self) -> int:
@@ -110,10 +131,9 @@ class Snapshots:
         Raises StepOutOfRange if there is no such step.
         """
         self.check(until)
-        key = self.address, digest(self.address)
-        graph = _graph(*key)
+        graph = _graph(self.artifact)
         if interactions:
-            graph = replace(graph, interactions=_interactions(*key, self.layout, self.dataset, self.version))
+            graph = replace(graph, interactions=_interactions(self.artifact, self.layout))
         return replace(prefix(graph, until), directed=self.directed)
 
     def labels(self) -> NodeLabels:
@@ -131,7 +151,7 @@ class Snapshots:
 
     def divided(self, window: Window) -> DynamicGraph:
         """Give the log in other snapshots, with their interactions; those of the newest call stay in memory."""
-        return replace(_divided(self.address, digest(self.address), window), directed=self.directed)
+        return replace(_divided(self.artifact, self.layout, window, self.time_unit), directed=self.directed)
 
 
 @lru_cache(maxsize=1)  # the tasks of a flow read one log
@@ -140,24 +160,25 @@ def _events(layout: Layout, dataset: str, version: int) -> pl.DataFrame:
 
 
 @lru_cache(maxsize=1)  # a flow evaluates one window after the other
-def _divided(address: str, digest: str, window: Window) -> DynamicGraph:
-    opened = open_snapshots(address)
-    return build_snapshots(opened.events(), window, opened.time_unit)
+def _divided(artifact: Artifact, layout: Layout, window: Window, time_unit: TimeUnit) -> DynamicGraph:
+    lineage = artifact.lineage
+    return build_snapshots(_events(layout, lineage.dataset, lineage.table_version), window, time_unit)
 
 
 @lru_cache(maxsize=NUM_GRAPHS)
-def _graph(address: str, digest: str) -> DynamicGraph:
+def _graph(artifact: Artifact) -> DynamicGraph:
     """Read the graph of all steps; each earlier one is a part of it."""
-    tables = {name: read_table(address, name) for name in TABLES}
+    tables = {name: artifact.table(name) for name in TABLES}
     is_known = pl.col("source", "target").is_between(0, tables["nodes"].height - 1).all()
     if not all(tables["edges"].select(is_known).row(0)):  # the compiled loops would leave their arrays
-        raise ArtifactDamaged(address, "has edges of nodes that it lacks", REMEDY)
+        raise ArtifactDamaged(artifact.address, "has edges of nodes that it lacks", REMEDY)
     return from_tables({**tables, "steps": tables["steps"].drop("version", HISTORY)})
 
 
 @lru_cache(maxsize=NUM_GRAPHS)
-def _interactions(address: str, digest: str, layout: Layout, dataset: str, version: int) -> Interactions:
-    return interactions_behind(scan_events(layout, dataset, version), _graph(address, digest))
+def _interactions(artifact: Artifact, layout: Layout) -> Interactions:
+    lineage = artifact.lineage
+    return interactions_behind(scan_events(layout, lineage.dataset, lineage.table_version), _graph(artifact))
 
 
 def make_snapshots(
@@ -241,17 +262,8 @@ def _version_at(commits: pl.DataFrame, end_time: int) -> int:
 
 def open_snapshots(address: str) -> Snapshots:
     """Open a snapshots artifact, in whichever store it is; raises ArtifactMissing where there is none."""
-    layout = Layout.holding(address)
-    lineage = lineage_of(address)
-    return Snapshots(
-        layout=layout,
-        address=address,
-        dataset=lineage.dataset,
-        version=lineage.table_version,
-        window=lineage.settings["window"],
-        steps=read_table(address, "steps"),
-        directed=(declaration(layout, lineage.dataset) or {}).get("directed") is not False,  # None: not declared
-    )
+    artifact = open_artifact(address)
+    return Snapshots(layout=Layout.holding(address), artifact=artifact, steps=artifact.table("steps"))
 
 
 def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:

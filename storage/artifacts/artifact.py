@@ -105,21 +105,68 @@ def pending_note(address: str) -> tuple[str, bytes] | None:
     return f"{root}/{PENDING}/{sha256(relative)[:32]}", relative
 
 
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact as its manifest describes it: opened once, it stays what it was, whatever replaces it.
+
+    Equal ones have the same content. A file that was removed or changed since is noticed when it is read.
+    """
+
+    address: str
+    digest: str  # SHA-256 over the lineage and the checksums of all files; a later lineage records it as its input
+    lineage: Lineage = field(compare=False)
+    entries: Mapping[str, Mapping[str, Any]] = field(compare=False)  # path, bytes and sha256 of each file, by name
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every file that the manifest lists is there."""
+        return all(files.size(f"{self.address}/{entry['path']}") == entry["bytes"] for entry in self.entries.values())
+
+    @property
+    def locations(self) -> set[str]:
+        """Addresses of the manifest and of the files that it lists."""
+        return {f"{self.address}/{name}" for name in (MANIFEST, *(entry["path"] for entry in self.entries.values()))}
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Read a table and verify its checksum."""
+        return pl.read_parquet(io.BytesIO(self.content(f"{name}.parquet")))
+
+    def content(self, name: str) -> bytes:
+        """Read a file and verify its checksum."""
+        location, entry = self._listed(name)
+        content, problem = checksums.content_of(location, entry["bytes"], entry["sha256"])
+        if problem is not None:
+            raise ArtifactDamaged(location, problem, REMEDY)
+        return content
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Read a table lazily, after a check of its checksum, which is computed once in a process."""
+        location, entry = self._listed(f"{name}.parquet")
+        path, problem = readable(location, entry["bytes"], entry["sha256"])
+        if problem is not None:
+            raise ArtifactDamaged(location, problem, REMEDY)
+        return pl.scan_parquet(path, hive_partitioning=False, glob=False)
+
+    def _listed(self, name: str) -> tuple[str, Mapping[str, Any]]:
+        entry = self.entries.get(name)
+        if entry is None:
+            listed = ", ".join(sorted(self.entries))
+            raise ArtifactMissing(f"the artifact {self.address} has no {name!r}; it has {listed}")
+        return f"{self.address}/{entry['path']}", entry
+
+
 def manifest(address: str) -> Lineage | None:
     """Lineage of a complete artifact, else None; ArtifactDamaged when the manifest was changed."""
-    record = record_of(address)
-    if record is None or not _all_there(address, record):
-        return None
-    return Lineage(**record["lineage"])
+    artifact = find_artifact(address)
+    return artifact.lineage if artifact is not None and artifact.is_whole else None
 
 
 def lineage_of(address: str) -> Lineage:
     """Lineage of an artifact; raises ArtifactMissing where it is not complete."""
-    _required(address)
-    lineage = manifest(address)
-    if lineage is None:
+    artifact = open_artifact(address)
+    if not artifact.is_whole:
         raise ArtifactMissing(f"{address} lacks files that its manifest lists: run the command that makes it again")
-    return lineage
+    return artifact.lineage
 
 
 def is_complete(address: str) -> bool:
@@ -129,36 +176,33 @@ def is_complete(address: str) -> bool:
 
 def is_current(address: str, lineage: Lineage) -> bool:
     """Whether a complete artifact of exactly this lineage exists, so that nothing has to be made."""
-    return manifest(address) == lineage
+    artifact = find_artifact(address)
+    return artifact is not None and artifact.lineage == lineage and artifact.is_whole
 
 
 def digest(address: str) -> str:
     """SHA-256 over the lineage and the checksums of all files; a later lineage records it as its input."""
-    return _required(address)["digest"]
+    return open_artifact(address).digest
 
 
 def names(address: str) -> list[str]:
     """Names of the files of an artifact, sorted."""
-    return sorted(_required(address)["files"])
+    return sorted(open_artifact(address).entries)
 
 
 def read_table(address: str, name: str) -> pl.DataFrame:
     """Read a table and verify its checksum."""
-    return pl.read_parquet(io.BytesIO(read_bytes(address, f"{name}.parquet")))
+    return open_artifact(address).table(name)
 
 
 def read_bytes(address: str, name: str) -> bytes:
     """Read a file and verify its checksum."""
-    return _verified(address, name, _required(address))
+    return open_artifact(address).content(name)
 
 
 def scan_table(address: str, name: str) -> pl.LazyFrame:
     """Read a table lazily, after a check of its checksum, which is computed once in a process."""
-    entry = _entry(address, _required(address), f"{name}.parquet")
-    path, problem = readable(f"{address}/{entry['path']}", entry["bytes"], entry["sha256"])
-    if problem is not None:
-        raise ArtifactDamaged(f"{address}/{entry['path']}", problem, REMEDY)
-    return pl.scan_parquet(path, hive_partitioning=False, glob=False)
+    return open_artifact(address).scan(name)
 
 
 class Draft:
@@ -304,12 +348,12 @@ def _replaced_long_ago(address: str) -> set[str]:
     try:
         if time.time() - files.modified(location) < files.LEFTOVER_SECONDS:
             return set()
-        record = record_of(address) or {"files": {}}
+        present = find_artifact(address)
     except FileNotFoundError:
-        record = {"files": {}}
+        present = None
     except ArtifactDamaged:
         return set()
-    return set(files.find(address)) - {location, *(f"{address}/{entry['path']}" for entry in record["files"].values())}
+    return set(files.find(address)) - (set() if present is None else present.locations)
 
 
 def _has_manifest(address: str, content: bytes, lineage: Lineage) -> bool:
@@ -354,15 +398,26 @@ def _digest(record: Mapping[str, Any]) -> str:
 def faults(address: str) -> list[tuple[str, str]]:
     """Damaged files of an artifact, and what is wrong with each; every byte is read."""
     try:
-        record = _required(address)
+        artifact = open_artifact(address)
     except Damaged as error:
         return [(error.address, error.problem)]
-    problems = [(f"{address}/{entry['path']}", _fault(address, entry)) for entry in record["files"].values()]
+    problems = [
+        (f"{address}/{entry['path']}", fault_of(f"{address}/{entry['path']}", entry["bytes"], entry["sha256"]))
+        for entry in artifact.entries.values()
+    ]
     return [(location, problem) for location, problem in problems if problem is not None]
 
 
-def record_of(address: str) -> dict[str, Any] | None:
-    """Checked manifest of an artifact (lineage, files, digest), None where there is none; raises ArtifactDamaged."""
+def open_artifact(address: str) -> Artifact:
+    """Open an artifact; raises ArtifactMissing where there is none, and ArtifactDamaged."""
+    artifact = find_artifact(address)
+    if artifact is None:
+        raise ArtifactMissing(f"there is no finished artifact under {address}: run the command that makes it")
+    return artifact
+
+
+def find_artifact(address: str) -> Artifact | None:
+    """Open an artifact by its checked manifest, None where there is none; raises ArtifactDamaged."""
     location = f"{address}/{MANIFEST}"
     try:
         content = files.read_bytes(location)
@@ -382,7 +437,8 @@ def record_of(address: str) -> dict[str, Any] | None:
         problem = f"lists {outside[0][:MOST_LETTERS]!r}, which is not in the artifact's folder" if outside else None
     if problem is not None:
         raise ArtifactDamaged(location, problem, REMEDY)
-    return record
+    lineage = Lineage(**record["lineage"])
+    return Artifact(address=address, digest=record["digest"], lineage=lineage, entries=record["files"])
 
 
 def _elsewhere(address: str, lineage: Mapping[str, Any]) -> str | None:
@@ -402,37 +458,6 @@ def _whole(content: bytes) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if is_whole else None
-
-
-def _required(address: str) -> dict[str, Any]:
-    record = record_of(address)
-    if record is None:
-        raise ArtifactMissing(f"there is no finished artifact under {address}: run the command that makes it")
-    return record
-
-
-def _entry(address: str, record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    entry = record["files"].get(name)
-    if entry is None:
-        raise ArtifactMissing(f"the artifact {address} has no {name!r}; it has {', '.join(sorted(record['files']))}")
-    return entry
-
-
-def _fault(address: str, entry: Mapping[str, Any]) -> str | None:
-    return fault_of(f"{address}/{entry['path']}", entry["bytes"], entry["sha256"])
-
-
-def _verified(address: str, name: str, record: Mapping[str, Any]) -> bytes:
-    entry = _entry(address, record, name)
-    location = f"{address}/{entry['path']}"
-    content, problem = checksums.content_of(location, entry["bytes"], entry["sha256"])
-    if problem is not None:
-        raise ArtifactDamaged(location, problem, REMEDY)
-    return content
-
-
-def _all_there(address: str, record: Mapping[str, Any]) -> bool:
-    return all(files.size(f"{address}/{entry['path']}") == entry["bytes"] for entry in record["files"].values())
 
 
 def _file_name(name: str, content: pl.DataFrame | bytes) -> str:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 import dyformer
 from dyformer.logs.events import ReadResult
-from storage.artifacts.artifact import MANIFEST, Draft, Lineage, drafted, record_of
+from storage.artifacts.artifact import Draft, Lineage, drafted, find_artifact
 from storage.bytes import files
 from storage.events import rows, versions
 from storage.events.disk_rows import SpilledRows
@@ -364,10 +364,8 @@ def _remove_leftovers(layout: Layout, before: Version) -> None:
 
 def _listed(address: str) -> set[str]:
     """Addresses of the files of a commit; none of one that no writer has completed."""
-    record = record_of(address)
-    if record is None:
-        return set()
-    return {f"{address}/{MANIFEST}", *(f"{address}/{entry['path']}" for entry in record["files"].values())}
+    commit = find_artifact(address)
+    return set() if commit is None else commit.locations
 
 
 def _groups(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from storage.artifacts.artifact import MANIFEST, ArtifactDamaged, Draft, record_of
+from storage.artifacts.artifact import MANIFEST, Artifact, ArtifactDamaged, Draft, find_artifact
 from storage.bytes import checksums, files
 from storage.bytes.checksums import CHANGED, Damaged, is_below, link_in, no_folder_at, sha256
 from storage.layout import Layout
@@ -179,25 +179,25 @@ def _opened(layout: Layout, dataset: str, number: int) -> Version | None:
     if (problem := no_folder_at(address)) is not None:
         raise TableDamaged(address, problem, REMEDY)
     try:
-        record = record_of(address)
+        commit = find_artifact(address)
     except ArtifactDamaged as error:
         raise TableDamaged(error.address, error.problem, REMEDY) from error
-    if record is None:
+    if commit is None:
         return None
-    if (recorded := record["lineage"]["table_version"]) != number:
+    if (recorded := commit.lineage.table_version) != number:
         raise TableDamaged(f"{address}/{MANIFEST}", f"is that of commit {recorded}", REMEDY)
-    sources = _list_of(address, record, SOURCES, SOURCE_COLUMNS)
-    parts = _list_of(address, record, PARTS, PART_COLUMNS)
-    return Version(folder=layout.commits(dataset), number=number, digest=record["digest"], sources=sources, parts=parts)
+    sources = _list_of(commit, SOURCES, SOURCE_COLUMNS)
+    parts = _list_of(commit, PARTS, PART_COLUMNS)
+    return Version(folder=layout.commits(dataset), number=number, digest=commit.digest, sources=sources, parts=parts)
 
 
-def _list_of(address: str, record: Mapping[str, Any], name: str, schema: Mapping[str, Any]) -> tuple[Row, ...]:
-    entry = record["files"].get(f"{name}.parquet")
+def _list_of(commit: Artifact, name: str, schema: Mapping[str, Any]) -> tuple[Row, ...]:
+    entry = commit.entries.get(f"{name}.parquet")
     if entry is None:
-        raise TableDamaged(f"{address}/{MANIFEST}", f"lists no {name}", REMEDY)
-    location = f"{address}/{entry['path']}"
+        raise TableDamaged(f"{commit.address}/{MANIFEST}", f"lists no {name}", REMEDY)
+    location = f"{commit.address}/{entry['path']}"
     # The content of an object with a checksum in the manifest is read once in a process; a local file may be damaged.
-    stamp = None if files.is_remote(address) else _stamp(location)
+    stamp = None if files.is_remote(location) else _stamp(location)
     rows = _checked_list(location, entry["sha256"], stamp, tuple(schema.items()))
     if rows is None or (name == PARTS and any("/" in row["path"] or not is_below(row["path"]) for row in rows)):
         raise TableDamaged(location, "is wrong in kind", REMEDY)

@@ -22,7 +22,7 @@ from flows.tasks.snapshots import open_snapshots
 from storage.artifacts import artifact
 from storage.artifacts.artifact import ArtifactDamaged, Lineage, read_table
 from storage.artifacts.made import planned
-from storage.bytes import files
+from storage.bytes import checksums, files
 from storage.layout import PART, Layout
 
 UNTIL = 8
@@ -88,7 +88,7 @@ def test_parts_of_another_kind_of_machine_are_not_taken(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(artifact, "_required"), (artifact, "_verified"), (files, "read_bytes")],
+    [(artifact, "open_artifact"), (checksums, "content_of"), (files, "read_bytes")],
     ids=["before the manifest is read", "before the table is found", "before the table is read"],
 )
 def test_parts_that_another_process_removes_once_it_has_made_the_whole_are_no_error(
@@ -110,13 +110,13 @@ def test_parts_that_another_process_removes_once_it_has_made_the_whole_are_no_er
 
 def test_a_part_that_is_damaged_while_there_is_no_whole_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shared, ranges = shared_in(tmp_path), [range(2), range(2, 4)]
-    honest = artifact._verified
+    honest = checksums.content_of
 
-    def without_table(address: str, *values: Any) -> bytes:
-        files.remove(f"{address}/{PART}.parquet")
-        return honest(address, *values)
+    def without_table(location: str, *values: Any) -> tuple[bytes, str | None]:
+        files.remove(location)
+        return honest(location, *values)
 
-    monkeypatch.setattr(artifact, "_verified", without_table)
+    monkeypatch.setattr(checksums, "content_of", without_table)
     with pytest.raises(ArtifactDamaged, match="is missing"):
         made_of_ranges(numbers, ranges, shared, lambda rows: {"numbers": rows})
 

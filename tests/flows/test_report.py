@@ -14,7 +14,7 @@ from dyformer.experiments.settings import Experiment
 from flows.tasks import report
 from flows.tasks.report import NUM_LINKS, most_probable, newest_report, titled_links
 from flows.tasks.snapshots import Snapshots
-from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
+from storage.artifacts.artifact import Artifact, ArtifactMissing, Lineage, write_artifact
 from storage.artifacts.made import Planned
 from storage.bytes import files
 from storage.bytes.files import write_bytes
@@ -23,10 +23,11 @@ from storage.layout import Layout
 
 
 def opened(*, directed: bool) -> Snapshots:
-    steps = pl.DataFrame({"step": [1]})
-    return Snapshots(
-        layout=Layout("data"), address="", dataset="mylog", version=1, window="7d", steps=steps, directed=directed
-    )
+    lineage = Lineage(kind="snapshots", dataset="mylog", table_version=1, settings={"window": "7d"})
+    artifact = Artifact(address="", digest="", lineage=lineage, entries={})
+    snapshots = Snapshots(layout=Layout("data"), artifact=artifact, steps=pl.DataFrame({"step": [1]}))
+    vars(snapshots)["directed"] = directed  # which is otherwise read from the declaration
+    return snapshots
 
 
 def forecasts(*pairs: tuple[int, str, int, str, float]) -> pl.DataFrame:
