@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 from filelock import FileLock
 
-from storage.artifacts.artifact import MANIFEST, names, read_table, scan_table
+from storage.artifacts.artifact import MANIFEST, open_artifact, read_table
 from storage.bytes import checksums, files
 from storage.bytes.checksums import (
     Damaged,
@@ -286,9 +286,9 @@ def latest_tables(layout: Layout, dataset: str) -> dict[str, tuple[str, pl.LazyF
     for row in publications(layout, dataset).tail(1).iter_rows(named=True):
         at = pl.lit(row["published_at"], pl.Datetime("us")).alias("published_at")
         for name, (kind, table) in PUBLISHED_TABLES.items():
-            address = None if row[kind] is None else layout.absolute(row[kind])
-            if address is not None and f"{table}.parquet" in names(address):
-                tables[name] = address, scan_table(address, table).with_columns(at)
+            artifact = None if row[kind] is None else open_artifact(layout.absolute(row[kind]))
+            if artifact is not None and f"{table}.parquet" in artifact.entries:
+                tables[name] = artifact.address, artifact.scan(table).with_columns(at)
     return tables
 
 

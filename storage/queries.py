@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import duckdb
 import polars as pl
 
-from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
+from storage.artifacts.artifact import MANIFEST, open_artifact, without_manifest
 from storage.bytes import files
 from storage.bytes.checksums import Damaged, link_in
 from storage.champions import PUBLISHED_TABLES, check_one_space, latest_tables, ledger
@@ -220,11 +220,12 @@ def _view(layout: Layout, address: str, name: str) -> str:
 
 
 def _add_artifact(layout: Layout, address: str, parts: dict[str, list[pl.LazyFrame]], statement: str | None) -> None:
-    for file in names(address):
+    artifact = open_artifact(address)
+    for file in sorted(artifact.entries):
         name = file.removesuffix(".parquet")
         view = _view(layout, address, name)
         if name != file and _is_named(view, statement):
-            dated = with_timestamps(layout, layout.describe(address)[1]["dataset"], scan_table(address, name))
+            dated = with_timestamps(layout, layout.describe(address)[1]["dataset"], artifact.scan(name))
             parts.setdefault(view, []).append(_with_keys(layout, address, dated))
 
 

@@ -18,17 +18,9 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig
 from dyformer.training.checkpoint import Weights, WeightsDoNotFit
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
-from storage.artifacts.artifact import (
-    Lineage,
-    digest,
-    is_complete,
-    lineage_of,
-    read_bytes,
-    read_table,
-)
+from storage.artifacts.artifact import Lineage, digest, is_complete, lineage_of, open_artifact, read_table
 from storage.artifacts.checkpoints import check_finite, from_bytes
 from storage.artifacts.made import address_of
-from storage.bytes.checksums import sha256
 from storage.layout import WEIGHTS
 
 if TYPE_CHECKING:
@@ -60,10 +52,10 @@ class Contender:
 
 def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
     """Read the weights of a finished training, its settings, and its lineage."""
-    lineage = lineage_of(address)
-    weights, _ = from_bytes(read_bytes(address, WEIGHTS), name=f"{address}/{WEIGHTS}")
+    artifact = open_artifact(address)
+    weights, _ = from_bytes(artifact.content(WEIGHTS), name=f"{address}/{WEIGHTS}")
     check_finite(weights, f"{address}/{WEIGHTS}")
-    return weights, from_record({part: lineage.settings[part] for part in PARTS}), lineage
+    return weights, from_record({part: artifact.lineage.settings[part] for part in PARTS}), artifact.lineage
 
 
 def model_losses(address: str) -> pl.DataFrame:
@@ -82,7 +74,7 @@ def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
 
 def space_of(model: str) -> str:
     """Return the id of a model's vector space, which is equal only for equal weights."""
-    return sha256(read_bytes(model, WEIGHTS))[:16]
+    return open_artifact(model).entries[WEIGHTS]["sha256"][:16]
 
 
 def trained_until(trained: Lineage, opened: Snapshots) -> int:

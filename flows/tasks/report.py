@@ -21,9 +21,9 @@ from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import (
     MANIFEST,
     ArtifactMissing,
+    find_artifact,
     is_complete,
-    manifest,
-    names,
+    open_artifact,
     read_bytes,
     read_table,
 )
@@ -140,7 +140,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         "interactions": f"{opened.steps['num_interactions'].sum():,}",
     }
     earlier = earlier_metrics(opened, summary)
-    forecasts = addresses["forecasts"]
+    forecasts = open_artifact(addresses["forecasts"])
     return html_report(
         rows,
         opened.dataset,
@@ -153,8 +153,8 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
             f"challenger: {summary['training']}",
             reliability_line(rows),
         ],
-        links=titled_links(opened, forecasts),
-        inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,
+        links=titled_links(opened, forecasts.address),
+        inputs=forecasts.table("inputs") if "inputs.parquet" in forecasts.entries else None,
         earlier=pl.concat(earlier) if earlier else None,
         reliability=_reliability(opened, summary),
         ledger=complete_rows(ledger(opened.layout, opened.dataset)),
@@ -180,18 +180,20 @@ def forecast_facts(forecasts: str) -> dict[str, Any] | None:
 
     These are step, valid_from, valid_to, the fraction of repeats, and the step that calibrates the probabilities.
     """
-    if manifest(forecasts) is None:  # pruned
+    artifact = find_artifact(forecasts)
+    if artifact is None:  # pruned
         return None
-    if (rows := read_table(forecasts, "forecasts")).is_empty():
+    if (rows := artifact.table("forecasts")).is_empty():
         return None
-    fitted = json.loads(read_bytes(forecasts, FORECAST))
+    fitted = json.loads(artifact.content(FORECAST))
     facts = {"repeats": rows["linked_before"].mean(), "calibration_step": fitted["calibration_step"]}
     return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | facts
 
 
 def titled_links(opened: Snapshots, forecasts: str) -> dict[str, pl.DataFrame]:
     """Give the most probable links of all forecasts, and of the new pairs, by titles with their method and dates."""
-    tables = {name: read_table(forecasts, name) for name in LINK_TITLES}
+    artifact = open_artifact(forecasts)
+    tables = {name: artifact.table(name) for name in LINK_TITLES}
     whose = whose_forecasts(tables["forecasts"])
     named = f"Forecasts {whose}" if whose else "Forecasts"
     return {f"{named}, {LINK_TITLES[name]}": most_probable(opened, table) for name, table in tables.items()}

@@ -64,9 +64,19 @@ class Snapshots:
         return self.artifact.lineage.settings["window"]
 
     @cached_property
+    def declared(self) -> dict[str, Any]:
+        """How the log was declared when this is first used."""
+        return declaration(self.layout, self.dataset) or {}
+
+    @property
     def directed(self) -> bool:
-        """Whether links have a direction, as declared for the log when this is first used."""
-        return (declaration(self.layout, self.dataset) or {}).get("directed") is not False  # None: not declared
+        """Whether links have a direction."""
+        return self.declared.get("directed") is not False  # None: not declared
+
+    @property
+    def time_unit(self) -> TimeUnit:
+        """Unit of the times of events."""
+        return self.declared["time_unit"]
 
     @property
     def num_steps(self) -> int:
@@ -139,11 +149,6 @@ class Snapshots:
     def labels(self) -> NodeLabels:
         """Read the labels of the rows of all steps."""
         return labels_behind(scan_events(self.layout, self.dataset, self.version), self.graph(self.num_steps))
-
-    @property
-    def time_unit(self) -> TimeUnit:
-        """Unit of the times of events, as declared."""
-        return (declaration(self.layout, self.dataset) or {})["time_unit"]
 
     def events(self) -> pl.DataFrame:
         """Read all events, in log order; those of the newest call stay in memory."""
@@ -293,10 +298,9 @@ def snapshot_counts(snapshots: str) -> pl.DataFrame:
 def weights_and_labels(snapshots: str) -> pl.DataFrame:
     """Sum the rows' weights and positive labels by step; each column exists only if the log has it."""
     opened = open_snapshots(snapshots)
-    declared = declaration(opened.layout, opened.dataset) or {}
     events = scan_events(opened.layout, opened.dataset, opened.version).sort("time", "ingest", "row")
     rows = events.select("time", "weight", "label").collect()
-    windows = split_windows(rows["time"].to_numpy(), Window.parse(opened.window), declared["time_unit"])
+    windows = split_windows(rows["time"].to_numpy(), Window.parse(opened.window), opened.time_unit)
     values: dict[str, pl.Series] = {}
     if (rows["weight"] != 1).any():
         values["weight"] = rows["weight"]

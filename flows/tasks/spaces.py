@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.scoring.vector_spaces import align, rotated
-from storage.artifacts.artifact import lineage_of, names, read_bytes, read_table
+from storage.artifacts.artifact import lineage_of, open_artifact, read_table
 from storage.champions import check_one_space
 
 OWN, ROTATION, SPACE = "own", "rotation", "space.json"
@@ -63,15 +63,17 @@ def aligned(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFram
 
 def unrotated_vectors(address: str) -> pl.Series:
     """Read the vectors of an artifact in the model's own space."""
-    table = read_table(address, OWN if f"{OWN}.parquet" in names(address) else "vectors")
+    artifact = open_artifact(address)
+    table = artifact.table(OWN if f"{OWN}.parquet" in artifact.entries else "vectors")
     return table["vector"] if "vector" in table.columns else pl.Series([None])
 
 
 def read_rotation(address: str) -> NDArray[np.float64] | None:
     """Read the matrix `[D, D]` by which the model's vectors became those of the table; None where they are the same."""
-    if f"{ROTATION}.parquet" not in names(address):
+    artifact = open_artifact(address)
+    if f"{ROTATION}.parquet" not in artifact.entries:
         return None
-    return np.array(read_table(address, ROTATION)["row"].to_list())
+    return np.array(artifact.table(ROTATION)["row"].to_list())
 
 
 def space_record(address: str) -> dict[str, Any]:
@@ -80,9 +82,10 @@ def space_record(address: str) -> dict[str, Any]:
     space_id; agreement, agreement_before: mean cosine of `num_nodes` nodes with themselves, with and without the
     rotation; agreement_of_others: with the other nodes; None where nothing was published before; reason.
     """
-    if SPACE in names(address):
-        return json.loads(read_bytes(address, SPACE))
-    space_id = check_one_space(read_table(address, "vectors"), address)
+    artifact = open_artifact(address)
+    if SPACE in artifact.entries:
+        return json.loads(artifact.content(SPACE))
+    space_id = check_one_space(artifact.table("vectors"), address)
     reason = "nothing was published before"
     return {"space_id": space_id, **NOT_COMPARED, "reason": reason}
 

@@ -127,6 +127,11 @@ class Artifact:
         """Addresses of the manifest and of the files that it lists."""
         return {f"{self.address}/{name}" for name in (MANIFEST, *(entry["path"] for entry in self.entries.values()))}
 
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Read all tables by their names."""
+        names = [file.removesuffix(".parquet") for file in sorted(self.entries) if file.endswith(".parquet")]
+        return {name: self.table(name) for name in names}
+
     def table(self, name: str) -> pl.DataFrame:
         """Read a table and verify its checksum."""
         return pl.read_parquet(io.BytesIO(self.content(f"{name}.parquet")))
@@ -185,11 +190,6 @@ def digest(address: str) -> str:
     return open_artifact(address).digest
 
 
-def names(address: str) -> list[str]:
-    """Names of the files of an artifact, sorted."""
-    return sorted(open_artifact(address).entries)
-
-
 def read_table(address: str, name: str) -> pl.DataFrame:
     """Read a table and verify its checksum."""
     return open_artifact(address).table(name)
@@ -198,11 +198,6 @@ def read_table(address: str, name: str) -> pl.DataFrame:
 def read_bytes(address: str, name: str) -> bytes:
     """Read a file and verify its checksum."""
     return open_artifact(address).content(name)
-
-
-def scan_table(address: str, name: str) -> pl.LazyFrame:
-    """Read a table lazily, after a check of its checksum, which is computed once in a process."""
-    return open_artifact(address).scan(name)
 
 
 class Draft:

@@ -4,8 +4,8 @@ A checksum finds accidents. A record that another program wrote, or an earlier v
 a text all the same, so the kinds of its values are checked, too.
 
 Polars has an S3 client of its own. Its errors name no object, and it would read an object again after its checksum was
-computed. An object of a store is never changed, so each is copied once in a process, to the temporary folder, and a
-copy whose checksum is known is read without a request.
+computed. An object of a store is never changed, so each that it scans is copied once in a process, to the temporary
+folder, and a copy whose checksum is known is read without a request.
 """
 
 import functools
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from cachetools import LRUCache, cached
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from storage.bytes import files
@@ -30,6 +31,7 @@ CHANGED = "was changed after it was written"
 Wrong = Callable[[dict[str, Any]], str | None]
 MAKING = threading.Lock()  # two threads would make two folders, of which one is removed while it is used
 MOST_NAME_BYTES = 255
+MOST_BYTES = 1 << 26  # of the contents of objects in memory
 
 
 class Damaged(ValueError):
@@ -90,15 +92,26 @@ def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
 def content_of(address: str, num_bytes: int, checksum: str) -> tuple[bytes, str | None]:
     """Give the bytes of a file, and what is wrong with them: None for so many bytes of this checksum.
 
-    An object is read by one request.
+    An object is read by one request, and stays in memory while it is among those of MOST_BYTES that were read last.
     """
     if not files.is_remote(address) and (problem := fault_of(address, num_bytes, None)) is not None:
         return b"", problem
     try:
-        content = files.read_bytes(address)
+        return (_object if files.is_remote(address) else _verified)(address, num_bytes, checksum), None
     except FileNotFoundError:
         return b"", "is missing"
-    return content, _difference(len(content), sha256(content), num_bytes, checksum)
+    except Damaged as error:
+        return b"", error.problem
+
+
+def _verified(address: str, num_bytes: int, checksum: str) -> bytes:
+    content = files.read_bytes(address)
+    if (problem := _difference(len(content), sha256(content), num_bytes, checksum)) is not None:
+        raise Damaged(address, problem, "")
+    return content
+
+
+_object = cached(LRUCache(MOST_BYTES, getsizeof=len), lock=threading.Lock())(_verified)
 
 
 def _difference(size: int, found: str, num_bytes: int, checksum: str) -> str | None:

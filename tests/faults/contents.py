@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from storage.artifacts.artifact import MANIFEST, is_complete, lineage_of, names, read_bytes, read_table
+from storage.artifacts.artifact import MANIFEST, is_complete, lineage_of, open_artifact, read_bytes, read_table
 from storage.bytes import files
 from storage.champions import read_champion
 from storage.events.declarations import declaration
@@ -101,7 +101,7 @@ def _artifacts(layout: Layout) -> list[str]:
 def _of_artifact(address: str) -> dict[str, Any]:
     lineage = lineage_of(address)
     own: dict[str, Any] = {"settings": lineage.settings_hash, "inputs": lineage.inputs, "until": lineage.until}
-    for name in names(address):
+    for name in sorted(open_artifact(address).entries):
         if lineage.kind == "times":
             own[name] = read_table(address, "times").drop("value").rows()
         elif lineage.kind == "publications":

@@ -22,7 +22,7 @@ from dyformer.logs.time_windows import Window
 from flows.tasks.evaluation.audit import PAGE, STORE_CHECKS, audit_log, audit_store, read_audit
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
-from storage.artifacts.artifact import names
+from storage.artifacts.artifact import open_artifact
 from storage.events.table import read_events
 from storage.layout import Layout
 from storage.queries import query
@@ -125,7 +125,7 @@ def test_failed_checks_are_named_and_exit_with_1(
     assert record["failed"] == ["chance"]
     assert "1 of 2 checks failed: chance." in page
     assert "| label permutation | not possible |" in page
-    assert PAGE in names(report)
+    assert PAGE in sorted(open_artifact(report).entries)
     made = {"report": report, "tracking": {"run": "7", "model_version": None, "problem": None}, "failed": ["chance"]}
     monkeypatch.setattr(flows.stages, "audit", lambda *arguments: made)
     monkeypatch.setattr(flows.cli, "announced", nullcontext)

@@ -26,7 +26,7 @@ from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.train import train_model
-from storage.artifacts.artifact import Lineage, manifest, names, read_bytes
+from storage.artifacts.artifact import Lineage, manifest, open_artifact, read_bytes
 from storage.events.table import node_dictionary
 
 pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
@@ -76,7 +76,7 @@ def ndjson(frame: pl.DataFrame) -> bytes:
 
 
 def files_of(name: str, address: str) -> Known:
-    return {f"{name}/{file}": read_bytes(address, file) for file in names(address)}
+    return {f"{name}/{file}": read_bytes(address, file) for file in sorted(open_artifact(address).entries)}
 
 
 def splits_of(graph: DynamicGraph) -> Known:

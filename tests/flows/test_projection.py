@@ -25,8 +25,8 @@ from storage.artifacts.artifact import (
     ArtifactMissing,
     Lineage,
     lineage_of,
-    names,
     note_pending,
+    open_artifact,
     read_bytes,
     write_artifact,
 )
@@ -81,7 +81,7 @@ def send(tracker: Tracker, address: str) -> dict[str, Any]:
         for epoch in range(3):
             opened.metrics({"loss": epoch / 2}, step=epoch)
         opened.metrics({"test/auc": 0.5}, replace=True)
-        for name in names(address):
+        for name in sorted(open_artifact(address).entries):
             opened.artifact(f"files/{name}", read_bytes(address, name))
         version = opened.register_model(_model(tracker), name=f"dyformer-{found.dataset}", aliases=("champion",))
     return {"run": opened.run_id, "model_version": version}

@@ -26,7 +26,7 @@ def opened(*, directed: bool) -> Snapshots:
     lineage = Lineage(kind="snapshots", dataset="mylog", table_version=1, settings={"window": "7d"})
     artifact = Artifact(address="", digest="", lineage=lineage, entries={})
     snapshots = Snapshots(layout=Layout("data"), artifact=artifact, steps=pl.DataFrame({"step": [1]}))
-    vars(snapshots)["directed"] = directed  # which is otherwise read from the declaration
+    vars(snapshots)["declared"] = {"directed": directed}
     return snapshots
 
 

@@ -26,10 +26,9 @@ from storage.artifacts.artifact import (
     is_current,
     lineage_of,
     manifest,
-    names,
+    open_artifact,
     read_bytes,
     read_table,
-    scan_table,
     settings_hash,
     write_artifact,
 )
@@ -43,7 +42,7 @@ CONTENTS = {"edges": EDGES, "record.json": b"{}"}
 def verified(address: str) -> Lineage | None:
     """Read every file of an artifact with its checksum verified, and return its lineage; None where there is none."""
     lineage = manifest(address)
-    for name in names(address) if lineage else ():
+    for name in sorted(open_artifact(address).entries) if lineage else ():
         read_bytes(address, name)
     return lineage
 
@@ -55,9 +54,9 @@ def address(tmp_path: Path) -> str:
 
 def test_written_contents_are_read_back(address: str):
     assert_frame_equal(read_table(address, "edges"), EDGES)
-    assert_frame_equal(scan_table(address, "edges").filter(pl.col("step") == 2).collect(), EDGES.tail(1))
+    assert_frame_equal(open_artifact(address).scan("edges").filter(pl.col("step") == 2).collect(), EDGES.tail(1))
     assert read_bytes(address, "record.json") == b"{}"
-    assert names(address) == ["edges.parquet", "record.json"]
+    assert sorted(open_artifact(address).entries) == ["edges.parquet", "record.json"]
     assert verified(address) == LINEAGE
 
 
@@ -136,7 +135,7 @@ def test_the_first_of_one_lineage_stays_and_another_lineage_replaces_it(address:
     write_artifact(address, {"edges": EDGES.head(1)}, newer)
     assert manifest(address) == newer
     assert read_table(address, "edges").height == 1
-    assert names(address) == ["edges.parquet"]
+    assert sorted(open_artifact(address).entries) == ["edges.parquet"]
     assert digest(address) != before
 
 
@@ -259,7 +258,7 @@ def test_a_manifest_that_lists_a_path_outside_its_folder_is_refused(tmp_path: Pa
     record["files"]["edges.parquet"]["path"] = path
     record["digest"] = artifact._digest(record)  # forged together with the path
     location.write_text(json.dumps(record))
-    for read in (read_table, scan_table):
+    for read in (read_table, lambda address, name: open_artifact(address).scan(name)):
         with pytest.raises(ArtifactDamaged, match="which is not in the artifact's folder"):
             read(address, "edges")
 
@@ -269,7 +268,7 @@ def test_a_link_instead_of_a_file_is_not_followed(tmp_path: Path):
     file = Path(address, "edges.parquet")
     file.rename(tmp_path / "elsewhere.parquet")
     file.symlink_to(tmp_path / "elsewhere.parquet")
-    for read in (read_table, scan_table):
+    for read in (read_table, lambda address, name: open_artifact(address).scan(name)):
         with pytest.raises(ArtifactDamaged, match="symbolic link to"):
             read(address, "edges")
 
@@ -299,7 +298,7 @@ def test_an_artifact_that_was_copied_to_another_dataset_is_refused(tmp_path: Pat
     copy = tmp_path / "dataset=chat" / "version=3"
     shutil.copytree(address, copy)
     expected = rf"{copy}/manifest.json is of the dataset 'uci', and was copied here: delete its folder"
-    for read in (is_complete, lineage_of, digest, names, lambda address: read_table(address, "edges")):
+    for read in (is_complete, lineage_of, digest, open_artifact, lambda address: read_table(address, "edges")):
         with pytest.raises(ArtifactDamaged, match=expected):
             read(str(copy))
     ((location, problem),) = faults(str(copy))

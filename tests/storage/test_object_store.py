@@ -26,9 +26,8 @@ from storage.artifacts.artifact import (
     Draft,
     Lineage,
     is_complete,
-    names,
+    open_artifact,
     read_table,
-    scan_table,
     write_artifact,
 )
 from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
@@ -121,9 +120,9 @@ def test_an_artifact_is_visible_once_its_manifest_is_written(layout: Layout, kil
 def test_an_artifact_comes_back_whole(layout: Layout):
     address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     assert verified(address) == LINEAGE
-    assert names(address) == ["edges.parquet", "record.json"]
+    assert sorted(open_artifact(address).entries) == ["edges.parquet", "record.json"]
     assert read_table(address, "edges").equals(EDGES)
-    assert scan_table(address, "edges").select(pl.len()).collect().item() == 3
+    assert open_artifact(address).scan("edges").select(pl.len()).collect().item() == 3
 
 
 def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, request: pytest.FixtureRequest):

@@ -18,13 +18,13 @@ from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.snapshots import StepOutOfRange
 from dyformer.sampling.pairs import TooFewLinks
 from flows.console import ongoing
-from flows.tasks.evaluation.measure import protocol_record, tables_of
+from flows.tasks.evaluation.measure import protocol_record
 from flows.tasks.made import made
 from flows.tasks.methods import fitted_once, record_of
 from flows.tasks.models import Contender, method_code, method_of, space_of, stored_method, trained_until
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import lineage_of, read_table
+from storage.artifacts.artifact import lineage_of, open_artifact
 from storage.artifacts.code import project_modules
 
 
@@ -107,7 +107,7 @@ def evaluate(posed: Posed, group: Group) -> str:
             units=posed.units,
             seed=posed.seed,
             config=experiment.graph,
-            drawn={name: read_table(address, name) for address in inputs for name in tables_of(address)},
+            drawn={} if drawn is None else open_artifact(drawn).tables(),
             settings=protocol.chosen,
             candidates_of=candidate_pairs,
         )

@@ -11,7 +11,7 @@ from dyformer.evaluation.protocols.protocol import Protocol, Result
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables
 from flows.tasks.made import made
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import lineage_of, names, read_table
+from storage.artifacts.artifact import open_artifact, read_table
 from storage.artifacts.code import project_modules, source_digest
 
 METRICS = "metrics"
@@ -44,19 +44,18 @@ def measure(snapshots: str, protocol: Protocol, scores: Sequence[str], baselines
 
 def result_of(opened: Snapshots, address: str) -> Result:
     """Open the stored results of one task."""
-    settings = lineage_of(address).settings
-    drawn = [opened.layout.absolute(relative) for relative in settings["drawn"]]
+    scores = open_artifact(address)
+    settings = scores.lineage.settings
+    drawn = [partial(read_table, opened.layout.absolute(relative)) for relative in settings["drawn"]]
     return Result(
-        units=tuple(settings["units"]),
-        seed=settings["seed"],
-        table=partial(read_table, address),
-        drawn=partial(read_table, drawn[0]) if drawn else partial(read_table, address),
+        units=tuple(settings["units"]), seed=settings["seed"], table=scores.table, drawn=(*drawn, scores.table)[0]
     )
 
 
 def read_queries(address: str) -> RankingQueries:
     """Read the ranking queries of an artifact of `draw`."""
-    return queries_from_tables({name: read_table(address, name) for name in QUERY_TABLES})
+    queries = open_artifact(address)
+    return queries_from_tables({name: queries.table(name) for name in QUERY_TABLES})
 
 
 def read_metrics(address: str) -> pl.DataFrame:
@@ -71,12 +70,7 @@ def read_written(address: str, protocol: Protocol) -> pl.DataFrame:
 
 def read_beside(address: str) -> dict[str, pl.DataFrame]:
     """Read the tables beside the rows."""
-    return {name: read_table(address, name) for name in tables_of(address) if name != METRICS}
-
-
-def tables_of(address: str) -> list[str]:
-    """Name the tables of an artifact."""
-    return [file.removesuffix(".parquet") for file in names(address) if file.endswith(".parquet")]
+    return {name: table for name, table in open_artifact(address).tables().items() if name != METRICS}
 
 
 def _known_baselines(protocol: Protocol) -> frozenset[str]:

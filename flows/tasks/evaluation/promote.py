@@ -22,7 +22,7 @@ from flows.tasks.evaluation.measure import read_queries
 from flows.tasks.methods import resolved
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import lineage_of, manifest, read_table
+from storage.artifacts.artifact import lineage_of, manifest, open_artifact, read_table
 from storage.artifacts.made import HISTORY
 from storage.champions import champion_lock, read_champion, replace_champion, succession, update_copy
 from storage.layout import Layout
@@ -224,9 +224,9 @@ def _rows(given: _Given, models: tuple[str, ...]) -> list[ScoredQueries]:
     layout, scored = given.opened.layout, []
     others = {HISTORY, layout.relative(given.queries)}
     names = {layout.relative(model) for model in models}
-    for address in given.rankings:
-        if set(lineage_of(address).inputs) - others == names:
-            scored += from_table(read_table(address, "rankings"), given.drawn)
+    for rankings in map(open_artifact, given.rankings):
+        if set(rankings.lineage.inputs) - others == names:
+            scored += from_table(rankings.table("rankings"), given.drawn)
     return [row for row in scored if row.seed == given.seed]
 
 

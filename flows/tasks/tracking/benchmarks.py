@@ -26,7 +26,7 @@ from flows.tasks.tracking.content import (
     track_metrics,
     track_tables,
 )
-from storage.artifacts.artifact import digest, lineage_of, names, read_bytes
+from storage.artifacts.artifact import digest, lineage_of, open_artifact, read_bytes
 from storage.artifacts.code import code_version
 from storage.bytes.checksums import sha256
 from storage.tracking.runs import Tracker, flat_texts
@@ -166,7 +166,8 @@ def write_study(study: str, snapshots: str, contents: Mapping[str, bytes]) -> st
 
 def send_study(tracker: Tracker, address: str) -> dict[str, Any]:
     """Track the tables and plots of a study on one dataset as the files of one run."""
-    record = json.loads(read_bytes(address, STUDY))
+    artifact = open_artifact(address)
+    record = json.loads(artifact.content(STUDY))
     opened, study = open_snapshots(tracker.layout.absolute(record["snapshots"])), record["study"]
     with tracker.run(
         dataset=opened.dataset,
@@ -177,11 +178,10 @@ def send_study(tracker: Tracker, address: str) -> dict[str, Any]:
             "stage": "experiment",
             "method": "all",
         },
-        key=run_key("experiment", digest(address)),
+        key=run_key("experiment", artifact.digest),
     ) as run:
-        for name in names(address):
-            if name != STUDY:
-                run.artifact(name, read_bytes(address, name))
+        for name in sorted(artifact.entries.keys() - {STUDY}):
+            run.artifact(name, artifact.content(name))
     return {"run": run.run_id}
 
 

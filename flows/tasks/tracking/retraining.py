@@ -40,7 +40,7 @@ from flows.tasks.tracking.content import (
     track_tables,
 )
 from flows.tasks.train import EpochRow, OnEpoch
-from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
+from storage.artifacts.artifact import Lineage, digest, lineage_of, open_artifact, read_bytes, read_table
 from storage.artifacts.code import code_version
 from storage.layout import FORECAST, WEIGHTS
 from storage.tracking.live_curves import LiveCurves
@@ -251,8 +251,9 @@ def _track_space(run: TrackedRun, opened: Snapshots, vectors: str) -> None:
 
 def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
     for kind, address in artifacts.items():
-        for name in sorted({*names(address)} - {f"{OWN}.parquet"}):  # which the registered model has
-            run.artifact(f"{kind}/{name}", read_bytes(address, name))
+        artifact = open_artifact(address)
+        for name in sorted(artifact.entries.keys() - {f"{OWN}.parquet"}):  # which the registered model has
+            run.artifact(f"{kind}/{name}", artifact.content(name))
 
 
 def aliases_of(opened: Snapshots, contender: Contender, promotion: dict[str, Any], forecasts: str) -> tuple[str, ...]:
