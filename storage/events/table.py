@@ -99,7 +99,12 @@ def _has_events(layout: Layout, dataset: str) -> bool:
 
 
 def _opened(layout: Layout, dataset: str, number: int | None = None) -> Version:
-    """Open a version, the newest one by default; raises DatasetNotIngested and TableDamaged."""
+    """Open a version, the newest one by default; raises DatasetNotIngested and TableDamaged.
+
+    A commit never changes, so that no other one is opened for a version that the log has.
+    """
+    if number is not None and number > 0 and (version := versions.find(layout, dataset, number)) is not None:
+        return version
     newest = versions.newest(layout, dataset)
     if not newest.number:
         ingested = ", ".join(ingested_datasets(layout)) or "none"

@@ -84,7 +84,7 @@ def newest(layout: Layout, dataset: str) -> Version:
     folder = layout.commits(dataset)
     numbers = commit_numbers(layout, dataset)
     for number in reversed(numbers):
-        version = _opened(layout, dataset, number)
+        version = find(layout, dataset, number)
         if version is not None:
             break
         if not files.is_remote(folder):  # there it is of a writer that is at work, or was killed
@@ -102,7 +102,7 @@ def newest(layout: Layout, dataset: str) -> Version:
 
 def opened(layout: Layout, dataset: str, number: int) -> Version:
     """Open a version that a log has; raises TableDamaged."""
-    version = _opened(layout, dataset, number)
+    version = find(layout, dataset, number)
     if version is None:
         raise TableDamaged(f"{layout.commit(dataset, number)}/{MANIFEST}", "is missing", REMEDY)
     return version
@@ -173,7 +173,7 @@ def _readable(location: str, part: Mapping[str, Any]) -> str:
     return path
 
 
-def _opened(layout: Layout, dataset: str, number: int) -> Version | None:
+def find(layout: Layout, dataset: str, number: int) -> Version | None:
     """Open the version of a commit, None where it has no manifest."""
     address = layout.commit(dataset, number)
     if (problem := no_folder_at(address)) is not None:

@@ -23,7 +23,7 @@ from flows.tasks.publishing.export import export
 from flows.tasks.publishing.publications import publish, published_vectors
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.spaces import read_rotation, space_record
-from storage.artifacts.artifact import ArtifactMissing, open_artifact, read_table, write_artifact
+from storage.artifacts.artifact import ArtifactMissing, manifest, open_artifact, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.champions import MixedSpaces, publications, read_champion, replace_champion, succession
 from storage.layout import Layout
@@ -138,6 +138,23 @@ def test_vectors_of_the_next_week_are_rotated_into_the_space_of_the_last_and_sco
     row = publications(Layout.from_environment(), "mylog").row(-1, named=True)
     assert {name: row[name] for name in COLUMNS} == {name: record[name] for name in COLUMNS}
     assert published_vectors(later, second) == two  # though they were published since
+
+
+def test_only_the_newest_publication_is_opened_for_the_space_of_new_vectors(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots, addresses, opened = grown(tmp_path, 0, 4), [], []
+    first = model(snapshots, 1.0)
+    for step in range(4, 7):
+        given[1.0, step] = drawn(0)
+        addresses.append(published(snapshots, first))
+        snapshots = grown(tmp_path, step, 1)
+    given[2.0, 7] = turned(drawn(0), 1)
+    name = "flows.tasks.publishing.publications.manifest"
+    monkeypatch.setattr(name, lambda address: (opened.append(address), manifest(address))[1])
+    vectors = published_vectors(snapshots, model(snapshots, 2.0))
+    assert opened == addresses[-1:]
+    assert space_record(vectors)["space_id"] == space_of(first)
 
 
 def test_the_views_of_what_is_latest_have_the_rows_of_the_newest_publication_and_no_other(

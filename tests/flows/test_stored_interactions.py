@@ -1,5 +1,6 @@
 """The interactions that are read from the event table are those that `build_snapshots` makes of the same log."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from dyformer.logs.time_windows import Window
 from flows.tasks import snapshots as tasks
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
+from storage.artifacts.artifact import write_artifact
+from storage.bytes import files
 from storage.events import scratch_database
 from storage.events.table import read_events
 from storage.layout import Layout
@@ -78,6 +81,27 @@ def test_a_process_reads_snapshots_and_their_rows_once(tmp_path: Path, monkeypat
     ingest_log("mine", {"log": [write_log(tmp_path / "2.csv", seed=2)]}, show=lambda text: None)
     assert open_snapshots(make_snapshots("mine")).graph(5).snapshots[0].num_interactions == 160
     assert reads == ["from_tables", "interactions_behind", "from_tables"]
+
+
+def test_a_task_opens_the_manifest_of_its_snapshots_once_and_reads_what_replaces_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    log = write_log(tmp_path / "log.csv", seed=1)
+    ingest_log("mine", {"log": [log], "time_unit": "s", "window": "5 equal"}, show=lambda text: None)
+    address, reads, read = make_snapshots("mine"), [], files.read_bytes
+    monkeypatch.setattr(files, "read_bytes", lambda location: (reads.append(location), read(location))[1])
+    snapshots = open_snapshots(address)
+    assert snapshots.graph(5).num_steps == 5
+    assert snapshots.directed
+    snapshots.lineage("drift", until=5, settings={})
+    read_names = [location.rpartition("/")[2] for location in reads if location.startswith(address)]
+    assert read_names == ["manifest.json", "steps.parquet", "edges.parquet", "steps.parquet", "nodes.parquet"]
+    artifact = snapshots.artifact
+    few = {name: table.head(3) if name == "steps" else table for name, table in artifact.tables().items()}
+    write_artifact(address, few, replace(artifact.lineage, code_version="another"))
+    assert open_snapshots(address).num_steps == 3
+    assert (snapshots.num_steps, snapshots.graph(5).num_steps) == (5, 5)
 
 
 def test_a_store_beside_that_of_the_environment_is_read_and_written_by_name(

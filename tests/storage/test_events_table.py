@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dyformer.logs.events import ReadResult
 from dyformer.logs.ids import ID
 from storage.artifacts.artifact import Draft
+from storage.bytes import files
 from storage.events import commits, rows
 from storage.events import rows as rows_module
 from storage.events.commits import Ingest, append_all
@@ -242,6 +243,18 @@ def test_equal_events_of_two_sources_are_interactions_unless_they_are_to_be_drop
     assert read_events(layout, "chat").height == 2 * FIRST.events.height
     (ingest,) = append_all(layout, "chat", {"sha-3": FIRST}, drop_known=True)
     assert (ingest.changed, ingest.num_accepted) == (False, 0)
+
+
+def test_a_version_that_the_log_has_is_read_without_a_look_at_another(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    append(layout, "chat", FIRST, "sha-1")
+    append(layout, "chat", SECOND, "sha-2")
+    newest = read_events(layout, "chat")
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "children", lambda folder: pytest.fail(f"lists {folder}"))
+        assert read_events(layout, "chat", 2).equals(newest)
+    files.remove_folder(layout.commit("chat", 1))
+    with pytest.raises(TableDamaged, match="commit=1"):
+        read_events(layout, "chat", 2)
 
 
 def test_an_older_version_is_read_as_it_was(layout: Layout):

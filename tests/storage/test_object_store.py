@@ -125,6 +125,24 @@ def test_an_artifact_comes_back_whole(layout: Layout):
     assert open_artifact(address).scan("edges").select(pl.len()).collect().item() == 3
 
 
+def test_an_object_of_a_known_checksum_is_read_once_and_its_successor_is_read(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    reads, read = [], files.read_bytes
+    monkeypatch.setattr(files, "read_bytes", lambda location: (reads.append(location), read(location))[1])
+    for _ in range(3):
+        assert read_table(address, "edges").equals(EDGES)
+    assert [location.endswith("manifest.json") for location in reads] == [True, False, True, True]
+    write_artifact(address, {"edges": EDGES.head(1)}, Lineage(kind="x", dataset="uci", table_version=9))
+    assert read_table(address, "edges").equals(EDGES.head(1))
+    [edges] = [location for location in open_artifact(address).locations if location.endswith(".parquet")]
+    files.write_bytes(edges, b"damaged")
+    checksums._object.cache_clear()  # as in another process
+    with pytest.raises(ArtifactDamaged):
+        read_table(address, "edges")
+
+
 def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, request: pytest.FixtureRequest):
     address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     request.getfixturevalue("killed_before_the_record")

@@ -1,6 +1,7 @@
 """Forecasts and vectors of the champion -> the publication that names them, by which views and the ledger find them."""
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -111,21 +112,25 @@ def now() -> str:
 def published_vectors(snapshots: str, model: str, seed: int = 0) -> str:
     """Write a model's vectors as of the newest step, in the space of those published last; return the address.
 
-    What was published of this model and step is returned as it is. Vectors of a later step are not read.
+    What was published of this model and step is returned as it is. Vectors of a later step are not read, and of earlier
+    publications only the newest one whose vectors are there.
     """
     opened = open_snapshots(snapshots)
-    step, space = opened.num_steps, space_of(model)
-    vectors = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().reverse().to_list()
-    lineages = {address: manifest(opened.layout.absolute(address)) for address in dict.fromkeys(vectors)}
-    lineage_of_address = {
-        opened.layout.absolute(name): lineage for name, lineage in lineages.items() if lineage is not None
-    }
-    for address, lineage in lineage_of_address.items():
+    step, space, end_time = opened.num_steps, space_of(model), opened.time("end_time", opened.num_steps)
+    published = publications(opened.layout, opened.dataset).drop_nulls("vectors").reverse()
+    for address, lineage in _lineages(opened.layout, published.filter(step=step + 1)["vectors"]):
         if lineage.until == step and lineage.settings["model"] == space and opened.has_history(lineage):
             return address
-    end_time = opened.time("end_time", step)
-    earlier = [address for address, lineage in lineage_of_address.items() if (lineage.max_event_time or 0) < end_time]
-    return write_vectors(snapshots, model, seed=seed, onto=earlier[0] if earlier else None)
+    lineages = _lineages(opened.layout, published["vectors"])
+    earlier = (address for address, lineage in lineages if (lineage.max_event_time or 0) < end_time)
+    return write_vectors(snapshots, model, seed=seed, onto=next(earlier, None))
+
+
+def _lineages(layout: Layout, names: pl.Series) -> Iterator[tuple[str, Lineage]]:
+    """Open the artifacts of relative addresses one after the other; those that are not complete are left out."""
+    for address in map(layout.absolute, names.unique(maintain_order=True)):
+        if (lineage := manifest(address)) is not None:
+            yield address, lineage
 
 
 def publish_again(layout: Layout, dataset: str) -> None:
