@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from dyformer.model.config import STRICT
+from dyformer.graphs.config import STRICT
 
 RankingMetric = Literal["mrr", "hits_at_10", "ndcg_at_10"]
 METRIC_TITLES: dict[RankingMetric, str] = {"mrr": "MRR", "hits_at_10": "Hits@10", "ndcg_at_10": "NDCG@10"}

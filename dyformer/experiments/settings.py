@@ -14,8 +14,8 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
 from dyformer.evaluation.config import DriftConfig, PromotionConfig
-from dyformer.graphs.config import GraphConfig
-from dyformer.model.config import STRICT, ModelConfig
+from dyformer.graphs.config import STRICT, GraphConfig
+from dyformer.model.config import ModelConfig
 from dyformer.training.config import FinetuneConfig, PretrainConfig, RetrainConfig
 
 PARTS: dict[str, type] = {

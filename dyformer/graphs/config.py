@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-import pydantic.dataclasses
 from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""What all settings have in common: no unknown name, no value of another type, no infinity."""
 
 
-@pydantic.dataclasses.dataclass(
-    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class GraphConfig:
     """How the history of a graph is prepared."""
 

@@ -3,8 +3,10 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
+
+from dyformer.graphs.config import STRICT
 
 Inputs = Literal["id+structure", "id", "structure"]
 Output = Literal["norm+id", "plain"]
@@ -13,8 +15,6 @@ InitialWeights = Literal["scaled", "plain"]
 Precision = Literal["bfloat16", "float32"]
 Encodings = Literal["both", "connections", "distances", "neither"]
 Towers = Literal["two", "one"]
-
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from dyformer.model.config import STRICT
+from dyformer.graphs.config import STRICT
 
 # The meanings and limits that both stages share.
 Epochs = Annotated[
