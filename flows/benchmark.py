@@ -13,9 +13,9 @@ from dyformer.experiments.methods import METHODS, Variation, changes_of, check_e
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES
 from dyformer.experiments.tables import printed_tables
-from flows.artifacts import show_tables
 from flows.console import tracked
 from flows.service.managed import managed, stored_task
+from flows.service.pages import show_tables
 from flows.stages import (
     Changes,
     draw_task,

@@ -16,9 +16,9 @@ from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.experiments.methods import USUAL_KINDS, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
-from flows.artifacts import show_first, show_report, show_tables
 from flows.console import drift_line, timed_stage
 from flows.service.managed import managed, stored_task
+from flows.service.pages import show_first, show_report, show_tables
 from flows.stages import (
     Changes,
     baselines_task,

@@ -9,9 +9,9 @@ from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import printed_tables
-from flows.artifacts import show_page, show_tables
 from flows.service.commit_events import announce
 from flows.service.managed import managed, stored_task
+from flows.service.pages import show_page, show_tables
 from flows.tasks.complete_windows import later_windows, make_complete_snapshots
 from flows.tasks.evaluation.audit import audit_log, read_audit
 from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-import flows
 from flows.service import TAG
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class PrefectFile(Strict):
 
 def file_of_deployments() -> Path:
     """Path of the project's prefect.yaml: inside the installed package, or above it in a checkout."""
-    package = Path(next(iter(flows.__path__)))
+    package = Path(__file__).parents[1]
     installed = package / "prefect.yaml"
     return installed if installed.exists() else package.parent / "prefect.yaml"
 
