@@ -8,7 +8,7 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate, evaluate_baselines
 from flows.tasks.evaluation.measure import measure, read_metrics
-from flows.tasks.methods import chosen_methods
+from flows.tasks.methods import configured, resolved
 from storage.artifacts.artifact import lineage_of
 
 
@@ -22,7 +22,7 @@ def evaluate_methods(
     protocol: str = "paper",
 ) -> str:
     """Fit methods before a step and evaluate them; return the address of the results."""
-    methods = chosen_methods(names, None if experiment is None else experiment.max_epochs)
+    methods = configured(resolved(names), None if experiment is None else experiment.max_epochs)
     return evaluate(_posed(snapshots, step, seed, protocol, experiment), Group(methods))
 
 

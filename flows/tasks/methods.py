@@ -61,13 +61,6 @@ def configured(methods: Mapping[str, Any], max_epochs: int | None = None, datase
     return {title: capped(method, max_epochs) for title, method in with_settings.items()}
 
 
-def chosen_methods(
-    names: Sequence[str] | None = None, max_epochs: int | None = None, dataset: str | None = None
-) -> dict[str, Any]:
-    """Return the methods of these names, as in `resolved`, else default_methods, as they are configured."""
-    return configured(default_methods() if names is None else resolved(names), max_epochs, dataset)
-
-
 def check_kinds(methods: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
     """Return methods that a protocol evaluates. Raises UnknownMethod for another one."""
     wrong = [title for title, method in methods.items() if not protocol.evaluates(method)]

@@ -33,10 +33,11 @@ from flows.tasks.evaluation import audit
 from flows.tasks.methods import (
     UnknownMethod,
     benchmark_methods,
-    chosen_methods,
+    configured,
     fitted_once,
     own_method,
     record_of,
+    resolved,
 )
 
 TINY = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16} | {
@@ -84,7 +85,7 @@ def test_a_variation_is_dyformer_with_its_changed_settings():
     ],
 )
 def test_a_title_may_be_written_in_any_case_and_shortened(name: str, title: str):
-    assert chosen_methods([name]) == {title: METHODS[title]}
+    assert resolved([name]) == {title: METHODS[title]}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_title_may_be_written_in_any_case_and_shortened(name: str, title: str)
 )
 def test_an_unknown_name_is_refused_with_the_allowed_ones(name: str, message: str):
     with pytest.raises(UnknownMethod, match=message):
-        chosen_methods([name])
+        resolved([name])
 
 
 def test_all_built_in_methods_stand_beside_a_class_of_the_users_own():
@@ -111,7 +112,7 @@ def test_all_built_in_methods_stand_beside_a_class_of_the_users_own():
     assert list(benchmark_methods([own], PAPER)) == ["Variation"]
     assert list(benchmark_methods(["l3, dyformer", own], PAPER)) == ["L3", "DyFormer", "Variation"]
     with pytest.raises(UnknownMethod, match="two methods have the title 'Variation'"):
-        chosen_methods([own, "flows.tasks.methods:Variation"])
+        resolved([own, "flows.tasks.methods:Variation"])
 
 
 MODULE = """
@@ -255,12 +256,12 @@ def test_a_trained_baseline_is_fitted_once_as_of_a_step_and_again_for_other_snap
     pasts = [prepare_graph(graph, until=until, config=GraphConfig()) for until in (1, 2, 3)]
     for address, numbers in (("first", (0, 1, 1, 0, 2)), ("second", (1,))):
         for number in numbers:
-            methods = fitted_once(chosen_methods(["node2vec", "l3"]), address, GraphConfig())
+            methods = fitted_once(resolved(["node2vec", "l3"]), address, GraphConfig())
             assert methods["L3"] is METHODS["L3"]
             assert isinstance(methods["node2vec"], Embedder)
             methods["node2vec"].fit(pasts[number], seed=0)
     assert fits == [(1, 0), (2, 0), (3, 0), (2, 0)]
-    shorter = fitted_once(chosen_methods(["node2vec"], 3), "second", GraphConfig())["node2vec"]
+    shorter = fitted_once(configured(resolved(["node2vec"]), 3), "second", GraphConfig())["node2vec"]
     assert isinstance(shorter, Embedder)
     shorter.fit(pasts[1], seed=0)
     assert fits[4:] == [(2, 0)]  # another method, because it has fewer epochs
@@ -268,7 +269,7 @@ def test_a_trained_baseline_is_fitted_once_as_of_a_step_and_again_for_other_snap
 
 def test_a_cap_on_epochs_is_the_same_for_every_trained_method_and_changes_none_that_has_fewer():
     names = list(METHODS)
-    for title, method in chosen_methods(names, 2).items():
+    for title, method in configured(resolved(names), 2).items():
         if title in TRAINED_BASELINES:
             own = [getattr(method, name) for name in ("epochs", "first_epochs") if hasattr(method, name)]
             assert own, title
@@ -276,7 +277,8 @@ def test_a_cap_on_epochs_is_the_same_for_every_trained_method_and_changes_none_t
             assert title in ("node2vec", "GraphSAGE") or method != METHODS[title]  # these have one epoch
         else:
             assert method is METHODS[title]
-    assert chosen_methods(["node2vec", "DynGEM"], 20) == {title: METHODS[title] for title in ("node2vec", "DynGEM")}
+    names = ["node2vec", "DynGEM"]
+    assert configured(resolved(names), 20) == {title: METHODS[title] for title in names}
     capped = Experiment().changed({"max_epochs": 5})
     for method in [*METHODS.values(), *VARIATIONS.values()]:
         if isinstance(method, Variation):

@@ -50,7 +50,7 @@ from flows.console import QUIET, ongoing, tracked
 from flows.ending import is_ours
 from flows.options import experiment_from
 from flows.tasks.ingest import ingest_log
-from flows.tasks.methods import check_kinds, chosen_methods, resolved
+from flows.tasks.methods import check_kinds, configured, resolved
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots
 from flows.trials import Ended, Trial, finished, run_trials, trials_of
 from storage.layout import Layout
@@ -461,7 +461,7 @@ def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, 
     for searched, seed, experiment in (("uci", 0, Experiment()), (None, 0, Experiment()), ("uci", 2, noisy)):
         for name in ("paper", "prequential", "labels"):
             monkeypatch.setattr(flows.benchmark, "draw_task", lambda *given: "")
-            methods = chosen_methods(["DyFormer"], dataset=searched)
+            methods = configured(resolved(["DyFormer"]), dataset=searched)
             with pytest.raises((StopIteration, RuntimeError)):
                 results("", protocol_of(name), [((5,), seed)], methods, experiment)
     assert widths == [(32, 0)] * 3 + [(128, 0)] * 3 + [(32, 2)] * 3

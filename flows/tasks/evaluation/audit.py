@@ -32,7 +32,7 @@ from dyformer.logs.time_windows import Window
 from flows.console import tracked
 from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.ingest import ingest_log
-from flows.tasks.methods import chosen_methods, record_of
+from flows.tasks.methods import record_of, resolved
 from flows.tasks.snapshots import Snapshots, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
@@ -193,7 +193,7 @@ def audit_log(
 
     Args:
         snapshots: address of the snapshots.
-        names: methods, as in chosen_methods; by default all scorers of METHODS and DyFormer. DyFormer and its
+        names: methods, as in `resolved`; by default all scorers of METHODS and DyFormer. DyFormer and its
             variations are trained for a few batches, because a leak does not need a good model.
         step: the last step that the methods know; by default the last but two that can be forecast.
         experiment: settings of the graph.
@@ -249,7 +249,7 @@ def _known_until(snapshots: str, step: int | None) -> int:
 
 
 def _short_methods(names: Sequence[str] | None) -> dict[str, Method]:
-    chosen = chosen_methods(names or DEFAULT_METHODS)
+    chosen = resolved(names or DEFAULT_METHODS)
     return {
         name: replace(method, changes={**method.changes, **SHORT}) if isinstance(method, Variation) else method
         for name, method in chosen.items()

@@ -40,7 +40,7 @@ from dyformer.graphs.snapshots import build_snapshots, interactions_of, prefix
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.time_windows import Window
 from flows.commands.benchmark import tables_of
-from flows.tasks.methods import chosen_methods, searched_dataset
+from flows.tasks.methods import configured, resolved, searched_dataset
 
 GRID = {"a": (1, 2, 3, 4, 5), "b": ("x", "y", "z")}
 USUAL = {"a": 3, "b": "y"}
@@ -288,13 +288,13 @@ def test_what_is_committed_are_points_of_the_grids_with_one_budget(file: Path):
 
 
 def test_methods_of_a_dataset_have_the_chosen_settings(mylog: str):
-    methods = chosen_methods(["dysat", "graphsage", "dyformer"], dataset=mylog)
+    methods = configured(resolved(["dysat", "graphsage", "dyformer"]), dataset=mylog)
     assert methods["DySAT"] == DySAT(width=256, negative_weight=0.01)
     assert methods["GraphSAGE"] is METHODS["GraphSAGE"]
     assert isinstance(methods["DyFormer"], Variation)
     assert dict(methods["DyFormer"].all_changes) == {"model.width": 256}
-    assert chosen_methods(["dysat"], dataset="another")["DySAT"] is METHODS["DySAT"]
-    assert chosen_methods(["dysat"])["DySAT"] is METHODS["DySAT"]
+    assert configured(resolved(["dysat"]), dataset="another")["DySAT"] is METHODS["DySAT"]
+    assert resolved(["dysat"])["DySAT"] is METHODS["DySAT"]
 
 
 def test_a_users_own_method_of_the_same_title_stays_as_it_is(mylog: str):
@@ -354,7 +354,7 @@ def test_a_variation_has_the_settings_of_its_base_but_for_its_own_changes(
     (tmp_path / "mylog.json").write_text(json.dumps(record))
     monkeypatch.setattr(grids, "FOLDER", tmp_path)
     titles = ["DyFormer without pre-training", "Published DyFormer, one tower", "Published DyFormer, 4 layers"]
-    methods = chosen_methods(titles, dataset="mylog")
+    methods = configured(resolved(titles), dataset="mylog")
     models = [method.changed(Experiment()).model for method in methods.values() if isinstance(method, Variation)]
     assert [(model.width, model.num_layers, model.num_heads) for model in models] == [
         (256, Experiment().model.num_layers, Experiment().model.num_heads),
