@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -64,7 +65,8 @@ def test_the_titles_of_links_name_whose_they_are_where_there_are_any(monkeypatch
     names = {"method": pl.lit("L3"), "step": pl.lit(7), "valid_from": None, "valid_to": None}
     tables = dict.fromkeys(("forecasts", "new"), forecasts((0, "a", 0, "b", 0.5)).with_columns(**names))
     read: list[str] = []
-    monkeypatch.setattr(report, "read_table", lambda address, name: read.append(name) or tables[name])
+    stored = SimpleNamespace(table=lambda name: read.append(name) or tables[name])
+    monkeypatch.setattr(report, "open_artifact", lambda address: stored)
     links = titled_links(opened(directed=True), "address")
     assert list(links) == ["Forecasts by L3 for step 7, all links", "Forecasts by L3 for step 7, new links alone"]
     assert [table["source"].to_list() for table in links.values()] == [["a"], ["a"]]

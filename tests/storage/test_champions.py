@@ -12,7 +12,7 @@ from test_commits import DAMAGE, flipped
 
 from storage import champions
 from storage.artifacts.artifact import ArtifactDamaged, Lineage, write_artifact
-from storage.bytes import files
+from storage.bytes import checksums, files
 from storage.bytes.checksums import RecordDamaged
 from storage.champions import (
     PUBLICATION_SCHEMA,
@@ -174,5 +174,6 @@ def test_publications_are_read_once_in_a_process(
     assert sorted(read) == sorted([*first, later, replaced])
     (table,) = files.find(first[2], "*.parquet")
     files.write_bytes(table, files.read_bytes(table)[::-1])
+    checksums._object.cache_clear()  # as in a process that has not read the objects of these checksums
     with pytest.raises(ArtifactDamaged, match="was changed"):
         publications(layout, "chat")

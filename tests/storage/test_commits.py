@@ -18,9 +18,8 @@ from power_cut import Disk
 from test_events_table import FIRST, SECOND, append, batch, ids, quarantine, result
 
 from storage.artifacts import artifact
-from storage.artifacts.artifact import MANIFEST, lineage_of
+from storage.artifacts.artifact import MANIFEST, lineage_of, open_artifact
 from storage.artifacts.artifact import digest as digest_of
-from storage.artifacts.artifact import names as names_of
 from storage.bytes import files
 from storage.bytes.checksums import RecordDamaged, sha256, write_record
 from storage.events import commits, versions
@@ -105,7 +104,7 @@ def test_other_programs_read_the_tables_by_a_glob(stored: Layout):
 def test_a_commit_is_an_artifact_that_follows_the_one_before(stored: Layout):
     first, second = stored.commit("chat", 1), stored.commit("chat", 2)
     tables = (INTERACTIONS, NODES, PARTS, QUARANTINE, SOURCES)
-    assert names_of(second) == [f"{name}.parquet" for name in tables]
+    assert sorted(open_artifact(second).entries) == [f"{name}.parquet" for name in tables]
     lineage = lineage_of(second)
     assert (lineage.kind, lineage.dataset, lineage.table_version) == ("events", "chat", 2)
     assert lineage.max_event_time == 30
