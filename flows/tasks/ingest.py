@@ -40,7 +40,7 @@ from storage.events import scratch_database
 from storage.events.commits import TakenBack, append_all, take_back
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
-from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events
+from storage.events.table import DatasetNotIngested, has_events, history, ingested_datasets, newest_version, scan_events
 from storage.events.versions import newest
 from storage.layout import Layout
 from storage.locks import in_use
@@ -83,7 +83,7 @@ def ingest_log(
     layout, reading = layout or Layout.from_environment(), reading or {}
     before = declaration(layout, dataset) or {}
     declared, window = declared_log(layout, dataset, reading)
-    stored = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
+    stored = history(layout, dataset).to_dicts() if has_events(layout, dataset) else []
     logs = _contents(layout, dataset, reading) if "log" in reading or not stored else []
     known, fresh = _known_and_fresh(stored, logs)
     received = _received(layout, dataset, stored)
@@ -326,7 +326,7 @@ def _sorted_times(
     database: "DuckDBPyConnection | None",
 ) -> NDArray[np.int64]:
     """Sort the times of the stored and the new rows."""
-    stored = [scan_events(layout, dataset).select("time")] if dataset in ingested_datasets(layout) else []
+    stored = [scan_events(layout, dataset).select("time")] if has_events(layout, dataset) else []
     if database is not None:
         return times_of(database, stored, [rows for rows in results.values() if isinstance(rows, SpilledRows)])
     new = [rows.events.select("time") for rows in results.values() if isinstance(rows, ReadResult)]
@@ -408,7 +408,7 @@ def _committing(layout: Layout, dataset: str, *, was_there: bool) -> Iterator[No
     remove_leftovers(layout, dataset)
     remove_dropped(layout)
     with in_use(layout, dataset).read_lock():
-        if was_there and dataset not in ingested_datasets(layout):
+        if was_there and not has_events(layout, dataset):
             raise DatasetNotIngested(f"dataset {dataset!r} was dropped while its log was read: ingest it again")
         yield
 

@@ -35,7 +35,7 @@ from storage.events import disk_rows, rows
 from storage.events.declarations import declaration
 from storage.events.disk_rows import SpilledRows
 from storage.events.rows import STORED_COLUMNS
-from storage.events.table import history, ingested_datasets, newest_version, node_dictionary, scan_events
+from storage.events.table import has_events, history, ingested_datasets, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
 
 FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
@@ -164,7 +164,7 @@ def _shared_rows(
     Files whose times overlap with those of no other are left out, and so is one that another process has committed
     since it was looked for.
     """
-    version = newest_version(layout, dataset) if dataset in ingested_datasets(layout) else None
+    version = newest_version(layout, dataset) if has_events(layout, dataset) else None
     stored = None if version is None else history(layout, dataset, version).drop_nulls("first_time")
     committed = set() if stored is None else set(stored["batch"])
     results = {batch: result for batch, result in results.items() if batch not in committed}
@@ -294,7 +294,7 @@ def _without_batch(form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stored_times(layout: Layout, dataset: str) -> TimeRange | None:
-    if dataset not in ingested_datasets(layout):
+    if not has_events(layout, dataset):
         return None
     first, last = history(layout, dataset).select(pl.min("first_time"), pl.max("last_time")).row(0)
     return None if first is None else TimeRange(first=first, last=last)

@@ -88,10 +88,11 @@ def first_arrival(layout: Layout, dataset: str) -> int:
 
 def ingested_datasets(layout: Layout) -> list[str]:
     """Names of the logs that have events, damaged ones among them."""
-    return [name for name in layout.dataset_names(files.children(layout.datasets)) if _has_events(layout, name)]
+    return [name for name in layout.dataset_names(files.children(layout.datasets)) if has_events(layout, name)]
 
 
-def _has_events(layout: Layout, dataset: str) -> bool:
+def has_events(layout: Layout, dataset: str) -> bool:
+    """Whether a log has events, damaged ones among them."""
     try:
         return versions.newest(layout, dataset).number > 0
     except Damaged:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import flows.cli
+from storage.events import versions
 
 HEADER = "source,target,time"
 TOO_FEW = "2 interactions cannot fill 12 windows of equal count: add interactions until there are 12"
@@ -283,3 +284,15 @@ def test_a_new_file_without_a_row_is_named_and_the_others_are_committed(dyformer
         assert "event table version 1" in output
     (folder / "4_busy.csv").write_text(f"{HEADER}\nu1,v1,2024-01-15T00:00:00Z\n")
     assert "event table version 2" in dyformer("ingest", "mine", "--log", "incoming")[1]
+
+
+def test_an_ingest_opens_no_other_log(dyformer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch):
+    rows = ["source,target,time", *(f"a,b,{number}" for number in range(30))]
+    Path("rows.csv").write_text("\n".join(rows))
+    for name in ("one", "two"):
+        assert dyformer("ingest", name, "--log", "rows.csv")[0] == 0
+    opened, newest = set(), versions.newest
+    monkeypatch.setattr(versions, "newest", lambda layout, name: (opened.add(name), newest(layout, name))[1])
+    Path("more.csv").write_text("\n".join([rows[0], *(f"a,b,{number}" for number in range(30, 60))]))
+    assert dyformer("ingest", "two", "--log", "more.csv")[0] == 0
+    assert opened == {"two"}
