@@ -348,7 +348,7 @@ def _replaced_long_ago(address: str) -> set[str]:
         present = None
     except ArtifactDamaged:
         return set()
-    return set(files.find(address)) - (set() if present is None else present.locations)
+    return set(files.find(address)) - ({location} if present is None else present.locations)
 
 
 def _has_manifest(address: str, content: bytes, lineage: Lineage) -> bool:
