@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
+    from rich.table import Table
 
     from dyformer.experiments.printed import PrintedTable
     from storage.events.commits import TakenBack
@@ -47,8 +48,28 @@ def printed_probability(value: float) -> str:
     return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}" if value > 0 else "0"
 
 
+def _width_of_words(table: "Table", console: "Console") -> int:
+    """Give the least width in which no word of a cell is divided; names of columns may be."""
+    table.show_header = False
+    width = console.measure(table).minimum
+    table.show_header = True
+    return width
+
+
+def _transposed(table: "Table") -> "Table":
+    """Give a line for each value of a table, and below each row of it a border."""
+    from rich.table import Table
+
+    lines = Table(show_header=False)
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
+            lines.add_row(column.header, cell)
+        lines.add_section()
+    return lines
+
+
 def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
-    """Print a small table."""
+    """Print a small table; on a terminal that is narrower than the words of its cells, a line for each value."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # a plain string would be read as markup
@@ -59,9 +80,11 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     for row in with_written_times(frame).iter_rows():
         table.add_row(*(Text(printable(_cell(value)).replace("\n", "\\n")) for value in row))
     # Without a terminal rich wraps at 80 columns, but a file or a pipe takes any width.
-    console = Console()
+    console, wide = Console(), Console(width=MAX_WIDTH)
     if not console.is_terminal:
-        console = Console(width=Console(width=MAX_WIDTH).measure(table).maximum)
+        console = Console(width=wide.measure(table).maximum)
+    elif _width_of_words(table, wide) > console.width:
+        table = _transposed(table)
     if title:  # above the table instead of as its title, which rich would wrap at the width of the table
         console.print(Text(printable(title), style="italic"), soft_wrap=True)
     console.print(table)

@@ -133,6 +133,21 @@ def test_a_title_longer_than_its_table_is_one_line_of_text(capsys: pytest.Captur
     assert capsys.readouterr().out.splitlines()[0] == title
 
 
+def test_a_terminal_too_narrow_for_the_words_of_a_row_has_a_line_for_each_value(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the output for a terminal
+    frame = pl.DataFrame({f"name_of_column_{index}": ["a-word", f"of row {index}"] for index in range(9)})
+    printed = {}
+    for width in ("80", "120"):
+        monkeypatch.setenv("COLUMNS", width)
+        print_frame(frame)
+        printed[width] = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["│", "name_of_column_8", "│", "a-word", "│"] in printed["80"]
+    assert ["│", "name_of_column_0", "│", "of", "row", "0", "│"] in printed["80"]
+    assert ["│", *(["a-word", "│"] * 9)] in printed["120"]
+
+
 def test_name_of_a_file_with_control_characters_is_written_in_escapes(tmp_path: Path, store: Path):
     (tmp_path / "log\x1b[31m.csv").write_text("a\nb\nc\n")
     arguments = ("ingest", "mine", "--log", str(tmp_path / "log\x1b[31m.csv"))
