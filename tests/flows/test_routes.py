@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 import flows.cli
-import flows.tasks.snapshots
 from dyformer.experiments.settings import Experiment
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
+from storage.artifacts.artifact import Artifact
 
 pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 
@@ -76,13 +76,13 @@ def test_a_flow_takes_changes_or_a_whole_experiment_as_it_is(parsed: Counter[str
 def tables_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """List the tables that are read from a snapshots artifact."""
     names: list[str] = []
-    read_table = flows.tasks.snapshots.read_table
+    table = Artifact.table
 
-    def listing(address: str, name: str):
+    def listing(artifact: Artifact, name: str) -> pl.DataFrame:
         names.append(name)
-        return read_table(address, name)
+        return table(artifact, name)
 
-    monkeypatch.setattr(flows.tasks.snapshots, "read_table", listing)
+    monkeypatch.setattr(Artifact, "table", listing)
     return names
 
 
