@@ -69,20 +69,29 @@ class _Window(NamedTuple):
     num_targets: int
 
 
+def horizon_starts(time_E: NDArray[np.int64], length: int) -> list[int]:
+    """Give the starts of the horizons that events in order of time are fitted on, the newest first.
+
+    The newest ends with the newest event. Raises TooFewPastEvents where there are not two with some events before them.
+    """
+    end = int(time_E[-1]) + 1 if len(time_E) else 0
+    starts = [end - length * number for number in range(1, NUM_WINDOWS + 2)]
+    starts = [start for start in starts if np.searchsorted(time_E, start) >= FEWEST_EVENTS]
+    if len(starts) < 2:
+        raise TooFewPastEvents(
+            f"past horizons with at least {FEWEST_EVENTS} events before them: {len(starts)}; expected one to fit on and"
+            " a later one to calibrate the probabilities: choose a shorter horizon, or wait for more events"
+        )
+    return starts
+
+
 def fit_horizon(log: EventLog, settings: StateSettings, *, length: int, seed: int) -> FittedHorizon:
     """Fit on the horizons of a log that ended with its newest event, and calibrate on the newest one.
 
     The event forecaster is fitted on the events before the oldest of them. Raises TooFewPastEvents where there are not
     two horizons with some events before them, or one of them has no pair of the state's candidates.
     """
-    end = int(log.time_E[-1]) + 1 if len(log) else 0
-    starts = [end - length * number for number in range(1, NUM_WINDOWS + 2)]
-    starts = [start for start in starts if np.searchsorted(log.time_E, start) >= FEWEST_EVENTS]
-    if len(starts) < 2:
-        raise TooFewPastEvents(
-            f"past horizons with at least {FEWEST_EVENTS} events before them: {len(starts)}; expected one to fit on and"
-            " a later one to calibrate the probabilities: choose a shorter horizon, or wait for more events"
-        )
+    starts = horizon_starts(log.time_E, length)
     generator = np.random.default_rng(seed)
     earliest = log.head(int(np.searchsorted(log.time_E, starts[-1])))
     events, horizon = fitted_events(EVENTS, earliest, settings, seed), length * settings.seconds

@@ -53,9 +53,8 @@ def rank(
     import polars as pl
 
     from dyformer.logs.moments import read_moment, written_moment
-    from dyformer.logs.time_windows import horizon_length
     from dyformer.scoring.sent_events import check_id
-    from flows.tasks.live import open_horizon, open_ranking, ranking_record
+    from flows.tasks.live import checked_horizons, open_horizon, open_ranking, ranking_record
     from storage.events.declarations import declaration
     from storage.events.table import newest_version
     from storage.layout import Layout
@@ -64,12 +63,12 @@ def rank(
     newest_version(layout, dataset)  # an unknown dataset is named before its time is read
     unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
     time = None if at is None else read_moment(at, unit)
-    length = None if horizon is None else horizon_length(horizon, unit)
     check_id("source", source)
+    lengths = checked_horizons(layout, dataset, [] if horizon is None else [horizon], at=time)
     with ongoing(f"rank {dataset}", file=sys.stderr):
         opened = open_ranking(dataset, at=time, refit=refit, show=_show)
-        of_pairs = None if length is None else open_horizon(opened, length, at=time, show=_show, layout=layout)
-        ranking = opened.ranking.rank(source, at=time, k=k, horizon=of_pairs)
+        of_pairs = [open_horizon(opened, length, at=time, show=_show, layout=layout) for length in lengths.values()]
+        ranking = opened.ranking.rank(source, at=time, k=k, horizon=next(iter(of_pairs), None))
     record = {**ranking_record(opened, ranking), "horizon": horizon}
     if as_json:
         print_json(record)

@@ -23,7 +23,7 @@ from dyformer.scoring.sent_events import SentEvent, check_era, named_events
 from dyformer.streams.event_state import EventState, Rest
 from dyformer.streams.kernels.tables import no_rest
 from flows.tasks.event_state import make_model, newest_model, node_numbers
-from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
+from flows.tasks.live import OpenedRanking, checked_horizons, open_horizon, open_ranking
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
@@ -101,6 +101,7 @@ class LiveService:
         self._horizons_of = -1  # version that the horizons are of, or that has too few past events
         self._next_fit = 0.0
         self._fit: threading.Thread | None = None  # that goes on, or has ended
+        checked_horizons(self.layout, self.dataset, self.lengths)  # which takes a moment, and a fit minutes
         self._refresh()
         self._fit_horizons()
 

@@ -77,7 +77,7 @@ class Schedule(Strict):
     @model_validator(mode="after")
     def _is_one(self) -> "Schedule":
         if (self.cron is None) == (self.interval is None):
-            raise ValueError("expected either `cron` or `interval`")
+            raise ValueError(f"expected either `cron` or `interval`, found {'none' if self.cron is None else 'both'}")
         self.created()  # a cron line or a timezone that nobody knows is refused here
         return self
 

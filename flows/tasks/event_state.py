@@ -16,7 +16,8 @@ import polars as pl
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, fit_on_past
+from dyformer.logs.moments import written_moment
+from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, TooFewPastEvents, fit_on_past
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.streams.event_log import MICROSECOND, EventLog, NumberedEvents, event_log_of
 from dyformer.streams.event_state import EventState, StateSettings
@@ -211,6 +212,7 @@ def make_model(
     version = newest_version(layout, dataset) if version is None else version
     chosen = EventForecaster() if method is None else method
     directed = settings_of(layout, dataset, version).directed
+    unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
     settings: dict[str, Any] = {"method": {**asdict(chosen), "directed": directed}, "before": before, "seed": SEED}
     plan = _planned(layout, "event_model", dataset, version, settings, MODEL_CODE)
 
@@ -218,7 +220,11 @@ def make_model(
         log = events_before(layout, dataset, version, before).log
         forecaster = EventForecaster(**settings["method"])
         with ongoing(f"fit the event forecaster of {dataset}", forecaster.num_rounds, sys.stderr) as done:
-            fitted = fit_on_past(forecaster, log, seed=SEED, done=done)
+            try:
+                fitted = fit_on_past(forecaster, log, seed=SEED, done=done)
+            except TooFewPastEvents as error:
+                when = "" if before is None else f"before {written_moment(before, unit)}: "
+                raise TooFewPastEvents(f"{when}{error}") from error
         return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
 
     return plan.made(make)

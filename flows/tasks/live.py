@@ -1,6 +1,7 @@
 """A stored log -> its ranking as of now or as of a time: the forecaster, the state, and the ids of the nodes."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from dyformer.logs.moments import written_moment
-from dyformer.logs.time_windows import TimeUnit
+from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.scoring.event_forecaster import FittedEventForecaster
-from dyformer.scoring.event_horizon import FittedHorizon
+from dyformer.scoring.event_horizon import FittedHorizon, horizon_starts
 from dyformer.scoring.live_ranking import LiveRanking, NodeIds, Ranking
 from dyformer.scoring.packed_ranking import PackedRanking
 from dyformer.streams.event_log import NumberedEvents
@@ -158,6 +159,24 @@ def _ids(nodes: pl.DataFrame, sources: np.ndarray, targets: np.ndarray) -> NodeI
     names = nodes["id"]  # row n is node n
     source_ids = names.gather(sources).to_list()
     return NodeIds(sources=source_ids, targets=source_ids if targets is sources else names.gather(targets).to_list())
+
+
+def checked_horizons(layout: Layout, dataset: str, names: Sequence[str], *, at: int | None = None) -> dict[str, int]:
+    """Give the lengths of horizons, such as "1d", before anything is fitted.
+
+    Raises DatasetNotIngested, WindowError for one that does not fit the log, and TooFewPastEvents where the events
+    before `at` are too few.
+    """
+    version = newest_version(layout, dataset)
+    unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
+    lengths = {name: horizon_length(name, unit) for name in names}
+    if lengths:
+        times = scan_events(layout, dataset, version).select("time")
+        times = times if at is None else times.filter(pl.col("time") < at)
+        time_E = times.sort("time").collect()["time"].to_numpy()
+        for length in lengths.values():
+            horizon_starts(time_E, length)
+    return lengths
 
 
 def open_horizon(

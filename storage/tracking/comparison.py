@@ -38,7 +38,8 @@ def _id_of(wanted: str, names: dict[str, str]) -> str:
     if len(same) == 1:
         return same[0]
     if same:
-        raise ValueError(f"{len(same)} runs are called {wanted!r}: choose one by its id, {', '.join(same[:5])}")
+        ids = ", ".join(same[:5])
+        raise ValueError(f"{len(same)} runs have the name {wanted!r}, or ids that begin so: choose one of {ids}")
     newest = "; ".join(f"{run[:8]} {name}" for run, name in list(names.items())[:5])
     raise ValueError(f"no run has the id or the name {wanted!r}; the newest are: {newest or 'none'}")
 

@@ -371,10 +371,11 @@ def test_a_garbage_future_leaves_the_horizon_the_same_bytes(tmp_path):
         ((NAME, "u3", "--horizon", "3"), "does not fit a log with clock times"),
         (("nothing", "u3"), "run `dyformer ingest nothing` first"),
         ((NAME, "u3", "--at", "yesterday"), "expected a date such as"),
-        ((NAME, "u3", "--at", str(ROWS[3][2])), "at least 20"),
+        ((NAME, "u3", "--at", str(ROWS[3][2])), "Z: found 2 events: expected at least 20"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, words):
+def test_wrong_arguments_are_named_before_anything_is_fitted(store, arguments, words):
     result = CliRunner().invoke(app, ["rank", *arguments])
     assert result.exit_code != 0
     assert words in str(result.exception)
+    assert newest_model(store, NAME) is None
