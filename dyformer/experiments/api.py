@@ -42,7 +42,7 @@ from dyformer.experiments.arguments import (
     whole,
 )
 from dyformer.experiments.methods import BASELINES, Method, Variation, capped, named_methods, own_errors
-from dyformer.experiments.saved_models import read_model, write_model
+from dyformer.experiments.saved_models import Parts, read_model, write_model
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import column_table, score_table
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -81,14 +81,14 @@ class Model:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what `save` stores, because fitted functions cannot be pickled. Raises ValueError."""
-        return _model_of, (_checked_record(self), _tables_of(self), self.vector_ND)
+        return _model_of, _parts_of(self)
 
     def save(self, folder: str | Path) -> None:
         """Store the model in a folder: JSON, Parquet and safetensors, no pickle; `dyformer.load` reads it.
 
         A model that is there is replaced. Raises ValueError for a user's own scorer and for a folder of other files.
         """
-        write_model(Path(folder), _checked_record(self), _tables_of(self), self.vector_ND)
+        write_model(Path(folder), "steps", _parts_of(self))
 
     def __repr__(self) -> str:
         width = "" if self.vector_ND is None else f", width {self.vector_ND.shape[1]}"
@@ -416,7 +416,7 @@ def fit(
 def load(folder: str | Path) -> Model:
     """Read a model that `save` stored. Raises ValueError for a folder without one, or of another version."""
     check_process()
-    return _model_of(*read_model(Path(folder)))
+    return _model_of(*read_model(Path(folder), "steps"))
 
 
 def evaluate(  # noqa: PLR0913 - what a comparison may vary
@@ -563,23 +563,20 @@ def _written(title: str, epoch: Progress, until: int) -> str:
     return f"{title} until step {until}, {epoch.stage}, epoch {epoch.epoch}: {losses} ({epoch.seconds:.1f} s)"
 
 
-def _checked_record(model: Model) -> Mapping[str, Any]:
+def _parts_of(model: Model) -> Parts:
+    """Give what `_model_of` makes an equal model of. Raises ValueError for a user's own scorer."""
     if model.record is None:
         raise ValueError(
             "a scorer of your own cannot be stored, because its code is not part of dyformer: expected a method of"
             " METHODS, or one with vectors (fit); store what it needs, and fit it again"
         )
-    return model.record
+    tables = history_tables(model.forecast.past.history) | {"ids": model.graph.nodes}
+    return model.record, tables, {} if model.vector_ND is None else {"vectors": model.vector_ND}
 
 
-def _tables_of(model: Model) -> dict[str, pl.DataFrame]:
-    return history_tables(model.forecast.past.history) | {"ids": model.graph.nodes}
-
-
-def _model_of(
-    record: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], vector_ND: NDArray[np.floating] | None
-) -> Model:
+def _model_of(record: Mapping[str, Any], tables: dict[str, pl.DataFrame], arrays: Mapping[str, NDArray]) -> Model:
     """Give the model of its stored values."""
+    vector_ND = arrays.get("vectors")
     history = history_from(tables, directed=record["directed"])
     window = Window.parse(record["window"])
     graph = Graph(dynamic=history, nodes=tables["ids"], time_unit=record["time_unit"], window=window)

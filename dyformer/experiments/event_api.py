@@ -1,20 +1,25 @@
 """A checked log -> a model of its events, which every later event changes as soon as it is observed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from dyformer.experiments.api import Log, read_log
 from dyformer.experiments.arguments import check_process, reported, texts, whole
+from dyformer.experiments.saved_models import Parts, read_model, write_model
+from dyformer.logs.datasets import Columns
 from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.records import as_frame
 from dyformer.logs.time_windows import TimeUnit, horizon_length
-from dyformer.scoring.event_forecaster import EventForecaster, fit_on_past
+from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, fit_on_past
 from dyformer.scoring.event_heads import Done
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
@@ -33,6 +38,39 @@ class EventModel:
     ) -> None:
         """Take a ranking, how its log was read, the type of its ids and horizons by name; `fit_events` makes one."""
         self._ranking, self._plan, self._ids, self._horizons = ranking, plan, ids, dict(horizons)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what `save` stores, because locks and fitted functions cannot be pickled."""
+        return _model_of, self._parts()
+
+    def save(self, folder: str | Path) -> None:
+        """Store the model with all events so far in a folder: JSON, Parquet and safetensors, no pickle.
+
+        `EventModel.load` reads it. A model that is there is replaced. Raises ValueError for a folder of other files.
+        """
+        check_process()
+        write_model(Path(folder), "events", self._parts())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "EventModel":
+        """Read a model that `save` stored: it ranks as that one did, and observes further events.
+
+        Raises ValueError for a folder without one, or of another version.
+        """
+        check_process()
+        return _model_of(*read_model(Path(folder), "events"))
+
+    def _parts(self) -> Parts:
+        arrays, ids = self._ranking.copied()
+        record = {
+            "forecaster": self._ranking.fitted.record(),
+            "horizons": {name: horizon.record() for name, horizon in self._horizons.items()},
+            "plan": asdict(self._plan),
+            "has_integer_ids": self._ids.is_integer(),
+        }
+        sides = {"sources": ids.sources, "targets": ids.targets} if ids.two_sides else {"sources": ids.sources}
+        tables = {side: pl.DataFrame({"id": names}, schema={"id": pl.String}) for side, names in sides.items()}
+        return record, tables, arrays
 
     def __repr__(self) -> str:
         return f"EventModel of {self._ranking.num_events:,} events"
@@ -116,6 +154,20 @@ class EventModel:
 
 
 COLUMNS = ("source", "target", "time", "weight")
+
+
+def _model_of(
+    record: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], arrays: Mapping[str, NDArray]
+) -> EventModel:
+    """Give the model of its stored parts."""
+    fitted = FittedEventForecaster.from_record(record["forecaster"])
+    sources = tables["sources"]["id"].to_list()
+    ids = NodeIds(sources=sources, targets=tables["targets"]["id"].to_list() if "targets" in tables else sources)
+    ranking = LiveRanking(fitted, EventState.from_arrays(arrays, fitted.settings), ids)
+    horizons = {name: FittedHorizon.from_record(values) for name, values in record["horizons"].items()}
+    lists = {name: tuple(record["plan"][name]) for name in ("names", "notes")}
+    plan = ReadPlan(**{**record["plan"], **lists, "columns": Columns(**record["plan"]["columns"])})
+    return EventModel(ranking, plan, pl.Int64() if record["has_integer_ids"] else pl.String(), horizons)
 
 
 def fit_events(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -11,45 +11,45 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-FORMAT = 2
-RECORD, VECTORS = "model.json", "vectors.safetensors"
+FORMAT = 3
+RECORD, ARRAYS = "model.json", "arrays.safetensors"
+LOADERS = {"steps": "dyformer.load", "events": "dyformer.EventModel.load"}
+
+Kind = Literal["steps", "events"]
+Parts = tuple[Mapping[str, Any], dict[str, pl.DataFrame], dict[str, NDArray]]
+"""Plain values for JSON, tables and arrays of a model."""
 
 
-def write_model(
-    folder: Path,
-    record: Mapping[str, Any],
-    tables: Mapping[str, pl.DataFrame],
-    vector_ND: NDArray[np.floating] | None,
-) -> None:
-    """Write a model's record, tables and vectors; the record is last, so that a folder without it is no model.
+def write_model(folder: Path, kind: Kind, parts: Parts) -> None:
+    """Write the parts of a model; the record is last, so that a folder without it is no model.
 
     Raises ValueError for a folder that has files of another kind.
     """
+    record, tables, arrays = parts
     present = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if present and RECORD not in present:
         raise ValueError(f"{folder} has other files ({', '.join(present[:3])}): name a new folder, or that of a model")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RECORD).unlink(missing_ok=True)
-    (folder / VECTORS).unlink(missing_ok=True)
     for name, table in tables.items():
         table.write_parquet(folder / f"{name}.parquet")
-    if vector_ND is not None:
-        save_file({"vectors": np.ascontiguousarray(vector_ND)}, folder / VECTORS)
-    saved = {"format": FORMAT, "tables": sorted(tables), "has_vectors": vector_ND is not None, "record": dict(record)}
+    save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, folder / ARRAYS)
+    saved = {"format": FORMAT, "kind": kind, "tables": sorted(tables), "record": dict(record)}
     (folder / RECORD).write_text(json.dumps(saved))
 
 
-def read_model(folder: Path) -> tuple[Mapping[str, Any], dict[str, pl.DataFrame], NDArray[np.floating] | None]:
-    """Read the record, the tables and the vectors of a model. Raises ValueError for a folder without a whole one."""
+def read_model(folder: Path, kind: Kind) -> Parts:
+    """Read the parts of a model. Raises ValueError for a folder without a whole one, or with one of another kind."""
     try:
         saved = json.loads((folder / RECORD).read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder} has no readable {RECORD}: expected a folder that model.save wrote") from error
     if saved.get("format") != FORMAT:
         raise ValueError(f"{folder} has a model of format {saved.get('format')!r}, expected {FORMAT}: fit it again")
+    if saved["kind"] != kind:
+        raise ValueError(f"{folder} has a model of {saved['kind']}: read it by {LOADERS[saved['kind']]}")
     try:
         tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in saved["tables"]}
-        vector_ND = load_file(folder / VECTORS)["vectors"] if saved["has_vectors"] else None
-    except (OSError, KeyError, pl.exceptions.PolarsError, SafetensorError) as error:
+        return saved["record"], tables, load_file(folder / ARRAYS)
+    except (OSError, pl.exceptions.PolarsError, SafetensorError) as error:
         raise ValueError(f"{folder} is not whole ({str(error).partition(chr(10))[0]}): save the model again") from error
-    return saved["record"], tables, vector_ND

@@ -157,6 +157,13 @@ class LiveRanking:
         newest = self.newest_time
         return 0 if newest is None else newest + 1
 
+    def copied(self) -> tuple[dict[str, NDArray], NodeIds]:
+        """Give copies of the arrays of the state and of the ids, all as of one moment."""
+        with self._lock:
+            sources = list(self.ids.sources)
+            ids = NodeIds(sources=sources, targets=list(self.ids.targets) if self.ids.two_sides else sources)
+            return self._state.to_arrays(), ids
+
     def keep_vectors(self) -> None:
         """Let later events leave the vectors as they are: no event and no query then waits for a decomposition."""
         with self._lock:

@@ -1,5 +1,6 @@
 """Claims about the model of events in Python: every observed event counts, ids and times are the user's own."""
 
+import pickle
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from live_logs import rows_of
 
 import dyformer
 from dyformer.experiments import event_api
+from dyformer.scoring import event_horizon
 from dyformer.scoring.event_forecaster import EventForecaster
 
 ROWS = rows_of(600)
@@ -162,3 +164,42 @@ def test_a_fit_reports_its_parts_and_rounds_and_changes_nothing_by_it():
     assert said[-2:] == ["horizon 30m: fitting the forecaster by pair", f"counting all {len(ROWS)} events"]
     with pytest.raises(ValueError, match="progress = 'print': expected a function"):
         dyformer.fit_events(log, progress="print")  # pyright: ignore[reportArgumentType]
+
+
+def saved_again(grown, folder):
+    grown.save(folder)
+    return dyformer.EventModel.load(folder)
+
+
+@pytest.mark.parametrize("copied", [saved_again, lambda grown, _: pickle.loads(pickle.dumps(grown))])
+@pytest.mark.parametrize("two_sides", [True, False])
+def test_a_stored_model_has_all_events_and_observes_further_ones(copied, two_sides, tmp_path, monkeypatch):
+    monkeypatch.setattr(event_horizon, "EVENTS", replace(event_horizon.EVENTS, gate_rounds=8, past_rounds=8))
+    rows = ROWS if two_sides else [(source, f"u{target[1:]}", time) for source, target, time in ROWS]
+    log = dyformer.read_log(frame(rows), time_unit="s", bipartite=two_sides)
+    grown = dyformer.fit_events(log, horizons="6h")
+    grown.observe([("u3", "u-new", NEXT), ("someone", "u2", NEXT + 1)])
+    again = copied(grown, tmp_path / "model")
+    for number in range(2):
+        assert repr(again) == repr(grown) == f"EventModel of {len(ROWS) + 2 + number} events"
+        for source, horizon in (("u3", None), ("u3", "6h"), ("someone", None), ("nobody", None)):
+            assert again.rank(source, k=50, horizon=horizon).equals(grown.rank(source, k=50, horizon=horizon))
+        for model in (grown, again):
+            model.observe(frame([("someone", "u-last", NEXT + 2 + number)]))
+
+
+def test_a_model_of_events_with_integer_ids_gives_them_back_after_it_was_stored(tmp_path):
+    rows = [(int(source[1:]), 100 + int(target[1:]), time) for source, target, time in ROWS]
+    grown = model(rows)
+    again = saved_again(grown, tmp_path / "model")
+    assert again.rank(3).equals(grown.rank(3))
+    assert again.rank(3).schema["target"] == pl.Int64
+
+
+def test_a_model_of_another_kind_is_refused_with_what_reads_it(tmp_path):
+    model().save(tmp_path)
+    with pytest.raises(ValueError, match=r"a model of events: read it by dyformer\.EventModel\.load"):
+        dyformer.load(tmp_path)
+    (tmp_path / "arrays.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="is not whole"):
+        dyformer.EventModel.load(tmp_path)

@@ -96,9 +96,9 @@ def test_a_folder_without_a_whole_model_is_named(damage: str, tmp_path: Path) ->
     elif damage == "no JSON":
         record.write_text("{")
     elif damage == "cut vectors":
-        (tmp_path / "vectors.safetensors").write_bytes((tmp_path / "vectors.safetensors").read_bytes()[:50])
+        (tmp_path / "arrays.safetensors").write_bytes((tmp_path / "arrays.safetensors").read_bytes()[:50])
     else:
-        names = {"no record": "model.json", "no table": "edges.parquet", "no vectors": "vectors.safetensors"}
+        names = {"no record": "model.json", "no table": "edges.parquet", "no vectors": "arrays.safetensors"}
         (tmp_path / names[damage]).unlink()
     with pytest.raises(ValueError, match=str(tmp_path)):
         dyformer.load(tmp_path)
