@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from storage.artifacts.artifact import Lineage, is_current, settings_hash, write_artifact
+from storage.bytes.files import check_writable
 from storage.layout import KINDS, Layout
 
 Contents = Mapping[str, pl.DataFrame | bytes]
@@ -29,8 +30,11 @@ class Planned:
         return is_current(self.address, self.lineage)
 
     def made(self, make: Callable[[], Contents]) -> str:
-        """Return its address; `make()` gives its contents unless it is current."""
-        return self.address if self.is_current else write_artifact(self.address, make(), self.lineage)
+        """Return its address; `make()` gives its contents unless it is current. Raises WriteFailed before it does."""
+        if self.is_current:
+            return self.address
+        check_writable(self.address)
+        return write_artifact(self.address, make(), self.lineage)
 
 
 def planned(layout: Layout, lineage: Lineage) -> Planned:

@@ -199,6 +199,20 @@ def write_bytes(address: str, content: bytes | Path) -> None:
         renamed(temporary, path)
 
 
+def check_writable(address: str) -> None:
+    """Raise WriteFailed where no local file can be written under an address, before what takes minutes is computed.
+
+    Of an object store this is known by a write alone.
+    """
+    path = Path(address)
+    if is_remote(address):
+        return
+    nearest = next(parent for parent in (path, *path.parents) if parent.exists())
+    if nearest.is_dir() and not os.access(nearest, os.W_OK | os.X_OK):
+        with named_write(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def write_all(contents: Mapping[str, bytes]) -> None:
     """Replace the contents of several addresses, in their order; a reader gets each old content or new one whole.
 

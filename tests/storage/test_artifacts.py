@@ -32,6 +32,7 @@ from storage.artifacts.artifact import (
     settings_hash,
     write_artifact,
 )
+from storage.artifacts.made import Planned
 from storage.bytes import files
 
 EDGES = pl.DataFrame({"step": [1, 1, 2], "source": [0, 0, 1], "target": [1, 2, 2], "weight": [1.0, 2.0, 1.0]})
@@ -315,3 +316,25 @@ def test_a_file_name_that_no_disk_has_is_refused(tmp_path: Path, path: str):
     with pytest.raises(ArtifactDamaged, match="which is not in the artifact's folder") as raised:
         read_table(address, "edges")
     str(raised.value).encode()
+
+
+def test_nothing_is_made_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    looked_at: list[str] = []
+
+    def forbidden(path: Path, _mode: int) -> bool:
+        looked_at.append(str(path))
+        return False
+
+    def make() -> dict[str, bytes]:
+        made.append(1)
+        return {"record.json": b"{}"}
+
+    plan = Planned(address=str(tmp_path / "dataset=uci" / "step=1"), lineage=LINEAGE)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", forbidden)
+        with pytest.raises(files.WriteFailed, match="step=1 cannot be written"):
+            plan.made(make)
+    assert (made, looked_at) == ([], [str(tmp_path)])
+    assert plan.made(make) == plan.made(make) == plan.address
+    assert made == [1]
