@@ -59,12 +59,10 @@ class Body(BaseModel):
     @classmethod
     def _known_fields(cls, sent: Any) -> Any:
         """Name an unknown field as an escaped text, which a response can repeat, and the fields there are."""
-        unknown = (
-            next((name for name in sent if name not in cls.model_fields), None) if isinstance(sent, dict) else None
-        )
-        if unknown is not None:
-            names = ", ".join(cls.model_fields)
-            raise ValueError(f"unknown {cls.kind} {unknown[:MOST_NAMED]!a}: expected {names}")
+        for name in sent if isinstance(sent, dict) else ():
+            if name not in cls.model_fields:
+                expected = ", ".join(cls.model_fields)
+                raise ValueError(f"unknown {cls.kind} {name[:MOST_NAMED]!a}: expected {expected}")
         return sent
 
 
@@ -265,7 +263,7 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
         with _in_time():
             ranking = rank() if of_pairs is None else await run_in_threadpool(rank)  # a horizon's heads take longer
         record = {**ranking_record(opened, ranking), "horizon": given.horizon}
-        return Response(to_json(record), media_type="application/json")  # in a tenth of the time of `json`
+        return Response(to_json(record), media_type="application/json")  # faster than by `json`
 
     @app.post("/score", response_model=ScoredPairs)
     def score(body: Pairs) -> JSONResponse:
