@@ -72,9 +72,11 @@ def test_one_of_two_machines_that_read_the_same_record_wins(remote: Layout):
     assert not replace_champion(remote, "chat", RECORD, (1, '"of an object that is gone"'))
 
 
-# A machine that adds its tests to the record, and repeats an addition that another machine overtook.
+# A machine that adds its tests to the record, and repeats an addition that another machine overtook. Nobody replaces
+# the record before both machines have read it, so at least one addition is overtaken on any schedule of the processes.
 MACHINE = """
 import sys, time
+from pathlib import Path
 from storage.champions import champion_lock, read_champion, replace_champion
 from storage.layout import Layout
 
@@ -84,6 +86,9 @@ for number in range(12):
     while not added:
         with champion_lock(layout, "chat"):
             record, stamp = read_champion(layout, "chat")
+            Path(layout.state, "read").touch()
+            while not all(Path(state, "read").exists() for state in sys.argv[2:]):
+                time.sleep(0.01)
             time.sleep(0.02)  # in which others read it
             tests = {**record["tests"], f"{sys.argv[2]} {number}": {"number": number}}
             added = replace_champion(layout, "chat", {**record, "tests": tests}, stamp)
@@ -97,7 +102,10 @@ def test_machines_at_once_lose_no_test_of_each_other(remote: Layout, tmp_path: P
     states = [str(tmp_path / name) for name in ("one", "two", "two")]  # one machine with two processes
     machines = [
         subprocess.Popen(
-            [sys.executable, "-c", MACHINE, remote.root, state], stdout=subprocess.PIPE, text=True, env=os.environ
+            [sys.executable, "-c", MACHINE, remote.root, state, *states],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ,
         )
         for state in states
     ]
@@ -106,7 +114,7 @@ def test_machines_at_once_lose_no_test_of_each_other(remote: Layout, tmp_path: P
     record = read_champion(remote, "chat")[0]
     assert record is not None
     assert record["tests"] == {f"{state} {number}": {"number": number} for state in set(states) for number in range(12)}
-    assert sum(lost) > 0  # otherwise they never met
+    assert sum(lost) > 0
     assert files.read_bytes(remote.champion_copy("chat")) == files.read_bytes(remote.champion("chat"))
 
 
