@@ -114,6 +114,7 @@ def test_a_stage_of_a_plan_prints_its_time_left_where_nothing_else_is_printed(
         counted = capsys.readouterr().out
     assert re.search(r"fit L3 to mylog: 0 s so far; mylog: evaluation: about \d\d s left\n", inside)
     assert "evaluate mylog: 1 of 3, 0 s, about 0 s left\n" in counted
+    capsys.readouterr()  # a line that the stage has printed since
     with timed_stage("mylog: evaluation", None), ongoing("fit L3 to mylog"):  # without a plan
         time.sleep(0.3)
     assert set(capsys.readouterr().out.splitlines()) == {"fit L3 to mylog: 0 s so far"}

@@ -62,6 +62,10 @@ class Plain:
         left, value, right = np.linalg.svd(np.log1p(contacts))
         self.left, self.right = (side[:, :32] * np.sqrt(value[:32]) for side in (left, right.T))
         self.ends = [self.end(node) for node in self.nodes]
+        self.newest = [
+            {other: min(self.age({i}, {other}), self.age({other}, {i})) for other in self.nodes if other != i}
+            for i in self.nodes
+        ]
 
     def sides(self) -> np.ndarray:
         """1 where walks of odd length alone join two nodes, -1 where walks of even length alone do, else 0."""
@@ -96,8 +100,7 @@ class Plain:
 
     def newer_partners(self, i: int, j: int) -> int:
         """Count the partners of i with a newer contact than j; of a node with itself as if it were none."""
-        newest = {other: min(self.age({i}, {other}), self.age({other}, {i})) for other in self.nodes if other != i}
-        return sum(age < newest.get(j, self.never) for age in newest.values())
+        return sum(age < self.newest[i].get(j, self.never) for age in self.newest[i].values())
 
     def end(self, node: int) -> list[float]:
         mine, all_nodes = {node}, set(self.nodes)
