@@ -5,8 +5,10 @@ P pairs    F inputs    T trees    S splits of a tree    L leaves of a tree    B 
 
 import numpy as np
 from numba import njit
+from numba.cpython.unsafe.numbers import trailing_zeros
 
 BLOCK_PAIRS = 256  # their inputs stay in the fastest cache
+LANES = 32  # a loop over a multiple of it has no rest, which takes longer than the comparisons of a few pairs
 ALL = np.uint32(0xFFFFFFFF)
 
 
@@ -23,51 +25,46 @@ def tree_sums(inputs_PF, is_zero_if_missing_F, nothing, splits_TS, value_TL):
     feature_TS, threshold_TS, missing_left_TS, right_TS = splits_TS
     num_trees, num_splits = feature_TS.shape
     sum_P = np.zeros(num_pairs)
-    block_pairs = min(BLOCK_PAIRS, num_pairs)
-    input_FB = np.empty((num_inputs, block_pairs), dtype=inputs_PF.dtype)
+    block_pairs = min(BLOCK_PAIRS, _padded(num_pairs))
+    input_FB = np.zeros((num_inputs, block_pairs), dtype=inputs_PF.dtype)
     leaves_B = np.empty(block_pairs, dtype=np.uint32)
     for first in range(0, num_pairs, BLOCK_PAIRS):
         size = min(BLOCK_PAIRS, num_pairs - first)
+        padded = _padded(size)  # the pairs beyond `size` lead nowhere
         _fill(input_FB, inputs_PF[first : first + size], is_zero_if_missing_F, nothing)
         for tree in range(num_trees):
-            leaves_B[:size] = ALL
+            leaves_B[:padded] = ALL
             for split in range(num_splits):
                 # Each column by its index, because a view of it takes longer than the comparisons of a few pairs.
                 feature, threshold, right = feature_TS[tree, split], threshold_TS[tree, split], right_TS[tree, split]
                 if missing_left_TS[tree, split]:  # NaN is not above any threshold
-                    for pair in range(size):
+                    for pair in range(padded):
                         leaves_B[pair] &= right if input_FB[feature, pair] > threshold else ALL
                 else:
-                    for pair in range(size):
+                    for pair in range(padded):
                         leaves_B[pair] &= ALL if input_FB[feature, pair] <= threshold else right
             for pair in range(size):
-                sum_P[first + pair] += value_TL[tree, _first_leaf(leaves_B[pair])]
+                sum_P[first + pair] += value_TL[tree, trailing_zeros(leaves_B[pair])]
     return sum_P
 
 
-@njit(nogil=True, cache=True)
+@njit
+def _padded(size):
+    return (size + LANES - 1) // LANES * LANES
+
+
+@njit
 def _fill(input_FB, inputs_BF, is_zero_if_missing_F, nothing):
     """Copy the inputs of a block, by column."""
-    for pair in range(inputs_BF.shape[0]):
-        for column in range(inputs_BF.shape[1]):
-            value = inputs_BF[pair, column]
-            if abs(value) <= nothing or (is_zero_if_missing_F[column] and np.isnan(value)):
-                value = 0
-            input_FB[column, pair] = value
-
-
-@njit(nogil=True, cache=True)
-def _first_leaf(leaves):
-    """Give the position of the lowest bit that is set."""
-    lowest, position = leaves & (~leaves + np.uint32(1)), 0
-    if lowest & np.uint32(0xFFFF0000):
-        position += 16
-    if lowest & np.uint32(0xFF00FF00):
-        position += 8
-    if lowest & np.uint32(0xF0F0F0F0):
-        position += 4
-    if lowest & np.uint32(0xCCCCCCCC):
-        position += 2
-    if lowest & np.uint32(0xAAAAAAAA):
-        position += 1
-    return position
+    size = len(inputs_BF)
+    for column in range(inputs_BF.shape[1]):
+        for pair in range(size):
+            input_FB[column, pair] = inputs_BF[pair, column]
+        if is_zero_if_missing_F[column]:  # NaN is not above `nothing`
+            for pair in range(size):
+                value = input_FB[column, pair]
+                input_FB[column, pair] = value if abs(value) > nothing else 0
+        else:
+            for pair in range(size):
+                value = input_FB[column, pair]
+                input_FB[column, pair] = 0 if abs(value) <= nothing else value
