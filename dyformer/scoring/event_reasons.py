@@ -6,7 +6,6 @@ R rows    F features    Q queries    N nodes of all trees    L leaves of all tre
 """
 
 import math
-from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_heads import GroupHead
-from dyformer.streams.event_state import FEATURES, HALF_LIVES, INDEX, names
+from dyformer.streams.event_state import FEATURES, INDEX, names
 from dyformer.streams.feature_words import STEMS, in_words
 
 DEFAULT_LEFT = 2  # bit of LightGBM's decision_type
@@ -107,9 +106,33 @@ def path_contributions(trees, row_RF):
 
 
 NUM_REASONS = 3
-MOST_READ = (NUM_REASONS - 1) * len(HALF_LIVES) + 1  # features of a row, in which as many stems are
 COMMON = np.array([INDEX[name] for group in ("received", "source", "context") for name in names()[group]])
 """Features that all candidates of a query share, so that none of them ranks one before another."""
+STEM_F = np.unique(STEMS, return_inverse=True)[1]
+STEM_F[COMMON] = -1  # they are no reasons
+
+
+@njit(nogil=True, cache=True)
+def strongest(raised_RF, row_RF, stem_F):
+    """Give the features [R, NUM_REASONS] that raise each row most, the strongest first, one of each stem; else -1.
+
+    A feature without a value is none, and one whose stem is -1.
+    """
+    feature_RK = np.full((len(row_RF), NUM_REASONS), -1)
+    for row in range(len(row_RF)):
+        for k in range(NUM_REASONS):
+            greatest = 0.0
+            for feature in range(row_RF.shape[1]):
+                raised, stem = raised_RF[row, feature], stem_F[feature]
+                if raised > greatest and stem >= 0 and not np.isnan(row_RF[row, feature]):
+                    is_named = False
+                    for earlier in range(k):
+                        is_named |= stem_F[feature_RK[row, earlier]] == stem
+                    if not is_named:
+                        greatest, feature_RK[row, k] = raised, feature
+            if greatest == 0:
+                break
+    return feature_RK
 
 
 def contributions(head: GroupHead, row_RF: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -131,20 +154,8 @@ def reasons(
     for head, chosen_R in ((fitted.past, ~is_new_R), (fitted.new, is_new_R)):
         if chosen_R.any():
             raised_RF[chosen_R] = contributions(head, row_RF[chosen_R])
-    raised_RF[:, COMMON] = 0
-    raised_RF[np.isnan(row_RF)] = 0
-    order_RK = np.argsort(-raised_RF, axis=1, kind="stable")[:, :MOST_READ]
-    raised_RK, value_RK = (np.take_along_axis(each_RF, order_RK, axis=1) for each_RF in (raised_RF, row_RF))
+    feature_RK = strongest(raised_RF, row_RF, STEM_F)
+    value_RK = row_RF[np.arange(len(row_RF))[:, None], feature_RK]  # numpy's function takes four times as long
     write = partial(in_words, half_lives=fitted.settings.half_lives, has_steps=has_steps)
-    columns = zip(order_RK.tolist(), raised_RK.tolist(), value_RK.tolist(), strict=True)
-    return [[write(FEATURES[f], value) for f, value in _strongest(*row)] for row in columns]
-
-
-def _strongest(features: list[int], raised: list[float], values: list[float]) -> Iterable[tuple[int, float]]:
-    """Give the features that raise a row most, one of each stem, and their values; the columns have them in order."""
-    chosen: dict[str, tuple[int, float]] = {}
-    for feature, amount, value in zip(features, raised, values, strict=True):
-        if amount <= 0 or len(chosen) == NUM_REASONS:
-            break
-        chosen.setdefault(STEMS[feature], (feature, value))
-    return chosen.values()
+    columns = zip(feature_RK.tolist(), value_RK.tolist(), strict=True)
+    return [[write(FEATURES[f], value) for f, value in zip(*row, strict=True) if f >= 0] for row in columns]

@@ -1,8 +1,10 @@
-"""Claims about the page of event reasons: it lists each feature that may be one."""
+"""Claims about event reasons: those of a row are what a stable sort gives, and the page lists all that may be one."""
 
 from pathlib import Path
 
-from dyformer.scoring.event_reasons import COMMON
+import numpy as np
+
+from dyformer.scoring.event_reasons import COMMON, NUM_REASONS, STEM_F, strongest
 from dyformer.streams.feature_words import STEMS, WORDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
@@ -15,3 +17,22 @@ def test_each_feature_that_may_be_a_reason_is_on_the_page():
         words = WORDS[name][1].format("...", half_life="half-life")
         assert f"| `{name}` | {words} |" in listed
     assert sum(line.startswith("| `") for line in listed) == len(set(STEMS)) - len({STEMS[f] for f in COMMON})
+
+
+def sorted_features(raised_F, row_F):
+    """Name one feature of each stem by a stable sort, the one that raises the row most."""
+    chosen = {}
+    for feature in np.argsort(-raised_F, kind="stable").tolist():
+        if raised_F[feature] > 0 and not np.isnan(row_F[feature]) and feature not in COMMON:
+            chosen.setdefault(STEMS[feature], feature)
+    return (list(chosen.values()) + [-1] * NUM_REASONS)[:NUM_REASONS]
+
+
+def test_the_strongest_features_are_those_of_a_stable_sort():
+    generator = np.random.default_rng(0)
+    raised_RF = generator.integers(-9, 4, size=(60, len(STEMS))).astype(float)  # many equal ones
+    raised_RF[20:40] = np.where(generator.random((20, len(STEMS))) < 0.02, raised_RF[20:40], 0)  # few or none above 0
+    row_RF = np.where(generator.random(raised_RF.shape) < 0.2, np.nan, 1).astype(np.float32)
+    expected_RK = [sorted_features(*both) for both in zip(raised_RF, row_RF, strict=True)]
+    assert strongest(raised_RF, row_RF, STEM_F).tolist() == expected_RK
+    assert any(-1 in features for features in expected_RK)
