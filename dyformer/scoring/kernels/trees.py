@@ -3,13 +3,18 @@
 P pairs    F inputs    T trees    S splits of a tree    L leaves of a tree    B pairs of a block
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
-from numba.cpython.unsafe.numbers import trailing_zeros
+from numba.cpython.unsafe import numbers
 
 BLOCK_PAIRS = 256  # their inputs stay in the fastest cache
 LANES = 32  # a loop over a multiple of it has no rest, which takes longer than the comparisons of a few pairs
 ALL = np.uint32(0xFFFFFFFF)
+
+# To a type checker, a function of compiled code has the parameters of what generates it.
+trailing_zeros: Any = numbers.trailing_zeros
 
 
 @njit(nogil=True, cache=True)
