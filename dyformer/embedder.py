@@ -1,6 +1,6 @@
 """The interfaces of methods: an Embedder gives vectors of nodes, a Scorer scores of pairs, a NodeScorer of nodes.
 
-A Ranker scores a source's candidates as of any moment.
+A Ranker scores a source's candidates as of any moment. A Stage is a part of a training, whose cost is measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -110,4 +110,13 @@ class Ranker(Protocol):
         queries are about the events that follow these. Their `num_visible_Q` says what is visible in the evaluation
         too. `candidate_QC` is None in both.
         """
+        ...
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """A stage of a training that is measured alone."""
+
+    def train_epochs(self, graph: PreparedGraph, num_epochs: int, *, seed: int) -> None:
+        """Train for so many epochs."""
         ...

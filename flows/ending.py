@@ -5,6 +5,7 @@
 """
 
 import dis
+import errno
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from flows.console import printable
 from flows.options import on_command_line
 from storage.tracking.addresses import without_password
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILED, USAGE, NOTHING_TO_DO, STOPPED = 1, 2, 3, 130
 SECONDS_TO_STOP = 2.0
 STOPPED_LINE = "stopped; the same command goes on from here"
@@ -33,7 +35,14 @@ PACKAGES = tuple(str(Path(__file__).parents[1] / name) + os.sep for name in ("dy
 
 
 def exit_code(command: Callable[[], None]) -> int:
-    """Run a command that may raise SystemExit; print one line for an error."""
+    """Run a command that may raise SystemExit; print one line for an error, also where its output cannot be written."""
+    code = _written_out(_code_of(command))
+    if _was_interrupted.is_set():  # the end of the interpreter frees the memory of all libraries, which takes seconds
+        os._exit(STOPPED)
+    return code
+
+
+def _code_of(command: Callable[[], None]) -> int:
     try:
         with _stopped_in_time():
             command()
@@ -49,16 +58,30 @@ def exit_code(command: Callable[[], None]) -> int:
     else:
         return 0
     _print_stopped()
-    if _was_interrupted.is_set():  # the end of the interpreter frees the memory of all libraries, which takes seconds
-        sys.stdout.flush()
-        os._exit(STOPPED)
     return STOPPED
+
+
+def _written_out(code: int) -> int:
+    """Write what is left of the output, and give the exit code; nothing is printed where nobody reads the output."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) and code != FAILED:
+            _print_line(_message(error))
+        with Path(os.devnull).open("w") as nothing:  # else the interpreter's end writes again, and prints a traceback
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        return code or FAILED
+    return code
 
 
 def _message(error: BaseException) -> str:
     """Write an error that this program names as it is, and any other with the place of its log."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror or error}; check that the disk works, has space and may be written"
+    if isinstance(error, OSError) and error.errno in FULL:
+        remedy = "free space on its disk, or write it elsewhere, then run the same command again"
+        return f"the output cannot be written ({error.strerror}): {remedy}"
     if isinstance(error, MemoryError):
         return "not enough memory: end other programs, or take a larger machine, then run the same command again"
     if isinstance(error, ValueError | OSError | MissingExtra) and is_ours(error.__traceback__):

@@ -275,6 +275,11 @@ def changed_names(changes: Iterable[str]) -> list[str]:
     return [change.partition("=")[0].strip() for change in changes]
 
 
+CAP = "max_epochs"  # the setting of --epochs
+
+
 def with_cap(changes: list[str] | None, epochs: int | None) -> list[str]:
-    """Give the changes of --set with the cap of --epochs."""
-    return [*(changes or []), *([] if epochs is None else [f"max_epochs={epochs}"])]
+    """Give the changes of --set with the cap of --epochs. Raises BadParameter where --set has it, too."""
+    if epochs is not None and CAP in changed_names(changes or []):
+        raise typer.BadParameter(f"--epochs and --set {CAP} are the same cap: leave one of them out")
+    return [*(changes or []), *([] if epochs is None else [f"{CAP}={epochs}"])]

@@ -494,17 +494,21 @@ class NoEffect(ValueError):
     """A changed setting that changes no score."""
 
 
-def check_effect(names: Iterable[str], methods: Iterable[Any]) -> None:
+def check_effect(names: Iterable[str], methods: Iterable[Any], written: Mapping[str, str] | None = None) -> None:
     """Raise NoEffect for a changed setting that no method reads, or that each which reads it sets itself.
 
     Args:
         names: of settings, such as "model.width".
         methods: with the settings that a search chose.
+        written: settings that the user changed by other words than their name, such as an option.
     """
-    compared = list(methods)
+    compared, written = list(methods), written or {}
     for name in names:
         if not any(_reads(method, name) for method in compared):
-            raise NoEffect(f"{name} has no effect here: the methods do not read it, or set it themselves")
+            raise NoEffect(
+                f"{written.get(name, name)} has no effect here: the methods do not read it, or set it themselves; leave"
+                " it out, or choose methods that read it"
+            )
 
 
 def changes_of(experiment: Experiment) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dyformer.evaluation.protocols import PROTOCOLS
 from flows.commands.runs import announced, ingested
 from flows.console import plain_steps, print_frame, print_tables, write_json
 from flows.options import (
+    CAP,
     Changes,
     Epochs,
     JsonFile,
@@ -167,7 +168,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     has_own = any(":" in name for name in methods or []) or not PROTOCOLS[protocol].startswith("dyformer.")
     is_read, finished = (False, None) if has_own else _finished(dataset, reading, options)
     if finished is None:
-        chosen = _checked(protocol, settings, experiment, methods, changed_names(with_cap(rest, epochs)))
+        chosen = _checked(protocol, settings, experiment, methods, rest or [], epochs)
         has_enough = _check_of_steps(chosen.protocol, dataset, steps)
         if not is_read:
             ingested(dataset, reading, has_enough)
@@ -246,7 +247,12 @@ def _check_of_steps(protocol: "Protocol", dataset: str, steps: str | None) -> "C
 
 
 def _checked(
-    protocol: str, own: dict[str, str], experiment: "Experiment", methods: list[str] | None, changed: list[str]
+    protocol: str,
+    own: dict[str, str],
+    experiment: "Experiment",
+    methods: list[str] | None,
+    changes: list[str],
+    epochs: int | None,
 ) -> Chosen:
     """Give what a benchmark is run with, refused before anything is committed."""
     from dyformer.evaluation.protocols import protocol_of
@@ -261,7 +267,7 @@ def _checked(
     from flows.tasks.methods import benchmark_methods
 
     chosen = benchmark_methods(methods, evaluated)
-    check_effect(changed, chosen.values())
+    check_effect(changed_names(with_cap(changes, epochs)), chosen.values(), {} if epochs is None else {CAP: "--epochs"})
     for variation in chosen.values() if evaluated.reads_interactions else ():
         if isinstance(variation, Variation):
             variation.changed(experiment).check_interactions()
@@ -298,7 +304,7 @@ def tables_of(
         sentence = epochs_sentence(experiment.max_epochs)
         tables = [table._replace(title=f"{table.title}; {sentence}") for table in tables]
     changes = {f"{protocol.name}.{name}": value for name, value in protocol.given.items() if name != VISIBLE}
-    changes |= {name: value for name, value in changes_of(experiment).items() if name != "max_epochs"}
+    changes |= {name: value for name, value in changes_of(experiment).items() if name != CAP}
     if changes:
         sentence = ", ".join(f"{name}={'none' if value is None else value}" for name, value in changes.items())
         tables = [table._replace(title=f"{table.title}; changed: {sentence}") for table in tables]

@@ -341,6 +341,32 @@ def test_a_command_ends_after_its_exit_functions_and_frees_nothing(argument: str
     assert done.stdout.splitlines()[-1] == f"exit function {THRESHOLDS}"
 
 
+@pytest.mark.parametrize("is_buffered", [False, True])
+@pytest.mark.parametrize("arguments", [["--version"], ["settings"], ["settings", "--json"]])
+def test_a_full_disk_under_the_output_is_one_line(arguments: list[str], is_buffered: bool, store: Path):
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if is_buffered else "1"}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"dyformer: the output cannot be written \(No space left on device\): free space on its disk, .*\n", done.stderr
+    )
+    assert not store.exists()  # no log of an unexpected error
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+@pytest.mark.parametrize("arguments", [["--version"], ["settings"], ["settings", "--json"]])
+def test_a_closed_pipe_ends_a_command_without_a_word(arguments: list[str], is_buffered: bool):
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if is_buffered else "1"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run([*COMMAND, *arguments], stdout=pipe, stderr=subprocess.PIPE, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_output_that_cannot_be_written_is_an_error():
     command = [sys.executable, "-c", "print(1); from flows.service.environment import end_with_code; end_with_code(0)"]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}

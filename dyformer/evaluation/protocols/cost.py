@@ -3,7 +3,6 @@
 import re
 import sys
 import time
-import typing
 from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from dyformer.embedder import EPOCHS, Embedder
+from dyformer.embedder import EPOCHS, Embedder, Stage
 from dyformer.evaluation.protocols.paper import possible_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.rows import METRICS_SCHEMA
@@ -27,15 +26,6 @@ VALUES = {
 """Columns of the table, each with its metric."""
 
 SCHEMA = {"method": pl.String, "seed": pl.Int64, "step": pl.Int64} | dict.fromkeys(VALUES.values(), pl.Float64)
-
-
-@typing.runtime_checkable
-class Stage(typing.Protocol):
-    """A stage of a training that is measured alone."""
-
-    def train_epochs(self, graph: PreparedGraph, num_epochs: int, *, seed: int) -> None:
-        """Train for so many epochs."""
-        ...
 
 
 class Known(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
-from dyformer.embedder import Embedder, NodeScorer, Ranker, Scorer
+from dyformer.embedder import Embedder, NodeScorer, Ranker, Scorer, Stage
 from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import NodeLabels
@@ -30,6 +30,7 @@ KINDS: dict[type, str] = {
     Scorer: "methods that score pairs",
     NodeScorer: "methods that score nodes",
     Ranker: "methods that rank candidates as of a moment",
+    Stage: "stages of a training",
 }
 """Interfaces of methods, in words."""
 
