@@ -83,7 +83,13 @@ class Layout:
     @classmethod
     def from_environment(cls) -> "Layout":
         """Root from DYFORMER_STORAGE (default `./data`), state from DYFORMER_STATE."""
-        return cls(os.environ.get("DYFORMER_STORAGE") or "./data", os.environ.get("DYFORMER_STATE", ""))
+        layout = cls(os.environ.get("DYFORMER_STORAGE") or "./data", os.environ.get("DYFORMER_STATE", ""))
+        if layout.is_local and Path(layout.root).is_file():
+            raise ValueError(
+                f"the store {layout.root} is a file: expected a folder, which may not exist yet, or an s3:// address;"
+                " name it by DYFORMER_STORAGE, or by --storage before the name of the command"
+            )
+        return layout
 
     @classmethod
     def holding(cls, address: str) -> "Layout":

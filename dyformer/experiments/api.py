@@ -334,7 +334,7 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     )
     plan = sniff_plan(files, declared)
     result = read_events(files, plan)
-    check_bad_rows(result.quarantine, result.num_read, max_bad)
+    check_bad_rows(result.quarantine, result.num_read, max_bad, plan.row_name)
     are_texts = frame is not None and has_text_ids(frame, plan)
     columns = [*typed_ids(result.events, are_texts=are_texts), pl.col("time").cast(_type_of_times(plan.time_unit))]
     return Log(events=result.events.select(*columns, "weight"), quarantine=result.quarantine, plan=plan)

@@ -123,7 +123,13 @@ def id_texts(ids: object) -> pl.Series:
     single = isinstance(ids, str | int | np.integer) and not isinstance(ids, bool)
     if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
         raise ValueError(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
-    return pl.Series([str(number) for number in ([ids] if single else ids)], dtype=pl.String)  # pyright: ignore[reportGeneralTypeIssues]
+    texts = [str(number) for number in ([ids] if single else ids)]  # pyright: ignore[reportGeneralTypeIssues]
+    return as_read(pl.Series(texts, dtype=pl.String))
+
+
+def as_read(ids: pl.Series) -> pl.Series:
+    """Give ids as a log is read: as texts without blanks at their ends, which are no part of an id."""
+    return ids.cast(pl.String).str.strip_chars()
 
 
 def pair_frame(pairs: Any) -> pl.DataFrame:
@@ -136,11 +142,12 @@ def pair_frame(pairs: Any) -> pl.DataFrame:
         wrong = [pair for pair in pairs if isinstance(pair, str) or not (isinstance(pair, Sequence) and len(pair) == 2)]
         if wrong:
             raise ValueError(f"expected pairs such as [(source, target)]; found {wrong[0]!r}")
-        return pl.DataFrame({end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)})
+        columns = {end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)}
+        return pl.DataFrame({end: as_read(pl.Series(ids, dtype=pl.String)) for end, ids in columns.items()})
     missing = [end for end in ENDS if end not in pairs.columns]
     if missing:
         raise ValueError(f"no column {' and '.join(missing)} among {list(pairs.columns)}: expected source and target")
-    return pl.DataFrame({end: pl.Series(pairs[end].to_list(), strict=False).cast(pl.String) for end in ENDS})
+    return pl.DataFrame({end: as_read(pl.Series(pairs[end].to_list(), strict=False)) for end in ENDS})
 
 
 def typed_ids(events: pl.DataFrame, *, are_texts: bool) -> list[pl.Series]:

@@ -1,6 +1,7 @@
 """A checked log -> a model of its events, which every later event changes as soon as it is observed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from itertools import count
@@ -12,11 +13,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.experiments.api import Log, read_log
-from dyformer.experiments.arguments import check_process, reported, texts, whole
+from dyformer.experiments.arguments import check_process, id_texts, reported, texts, whole
 from dyformer.experiments.saved_models import Parts, read_model, write_model
 from dyformer.logs.datasets import Columns
-from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
+from dyformer.logs.moments import MICROSECONDS_OF, UnreadableMoment, expected_times, read_moment, written_moment
 from dyformer.logs.plan import ReadPlan
+from dyformer.logs.raw_file import UnreadableTime
 from dyformer.logs.records import as_frame
 from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, fit_on_past
@@ -90,7 +92,7 @@ class EventModel:
         if len(frame) == 0:
             return
         columns = {} if isinstance(events, list) else {name: getattr(self._plan.columns, name) for name in COLUMNS}
-        log = read_log(frame, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
+        log = self._read(frame, columns)
         named, newest = NamedEvents.from_table(log.events), self._ranking.newest_time
         self._check_ids([*named.sources, *named.targets])
         if len(named) and newest is not None and named.times[0] < newest:
@@ -99,6 +101,18 @@ class EventModel:
                 f"expected events from {times[0]} on, the time of the newest so far; got one of {times[1]}"
             )
         self._ranking.observe(named)
+
+    def _read(self, frame: "pl.DataFrame | pd.DataFrame", columns: dict[str, Any]) -> Log:
+        """Read events as the log was read; one of counts since the epoch takes dates, too. Raises ValueError."""
+        unit, bipartite = self._plan.time_unit, self._plan.bipartite
+        for tried in (unit, "iso") if unit in MICROSECONDS_OF else (unit,):
+            with suppress(UnreadableTime):
+                log = read_log(frame, **columns, time_unit=tried, bipartite=bipartite, max_bad=0.0)
+                if (log.plan.time_unit == "step") == (unit == "step"):
+                    return log
+        time = columns.get("time", "time")
+        first = next(iter(frame[list(frame.columns)[time] if isinstance(time, int) else time]))
+        raise ValueError(f"the time {first!r}: expected times as the log has them, {expected_times(unit)}")
 
     def _check_ids(self, ids: list[str]) -> None:
         """Raise ValueError for ids of another type than those of the log, which no ranking could give back."""
@@ -131,7 +145,8 @@ class EventModel:
         check_process()
         if isinstance(source, bool) or not isinstance(source, str | int | np.integer):
             raise ValueError(f"source = {source!r}: expected an id, found {type(source).__name__}")
-        self._check_ids([str(source)])
+        [name] = id_texts(source)
+        self._check_ids([name])
         unit, newest = self._plan.time_unit, self._ranking.newest_time
         moment = None if at is None else _moment(at, unit)
         if moment is not None and newest is not None and moment <= newest:
@@ -142,7 +157,7 @@ class EventModel:
             fitted = ", ".join(map(repr, self._horizons)) or "none"
             raise ValueError(f"horizon = {horizon!r}: expected one that was fitted ({fitted}); give `horizons` to fit")
         chosen = None if horizon is None else self._horizons[horizon]
-        ranking = self._ranking.rank(str(source), at=moment, k=whole("k", k, least=1), horizon=chosen)
+        ranking = self._ranking.rank(name, at=moment, k=whole("k", k, least=1), horizon=chosen)
         columns = {
             "rank": pl.int_range(1, len(ranking.targets) + 1, eager=True),
             "target": pl.Series(ranking.targets, dtype=pl.String).cast(self._ids),

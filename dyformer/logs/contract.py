@@ -160,7 +160,13 @@ def _written(form: Form, role: str) -> str:
 
 
 def time_difference(median: int, stored: TimeRange, unit: TimeUnit) -> str | None:
-    """Say how the median time of a file does not fit the stored rows, None if it does.
+    """Say how the median time of a file does not fit the stored rows, and name the units that do, None if it fits."""
+    far = far_time(median, stored, unit)
+    return None if far is None else f"its times are {far}{_unit_hint(median, stored, unit)}"
+
+
+def far_time(median: int, stored: TimeRange, unit: TimeUnit) -> str | None:
+    """Say how a time does not fit the stored rows, None if it does.
 
     Counts of another unit land around 1970, while the stored rows do not, or far in the future. Times of any unit may
     be outside of the stored range by its length three times, and by ten years at least.
@@ -175,8 +181,8 @@ def time_difference(median: int, stored: TimeRange, unit: TimeUnit) -> str | Non
     if distance <= gap and not is_slip:
         return None
     return (
-        f"its times are around {written_time(median, unit)}, so far {written_time(stored.first, unit)} to"
-        f" {written_time(stored.last, unit)}{_unit_hint(median, stored, unit)}"
+        f"around {written_time(median, unit)}, so far {written_time(stored.first, unit)} to"
+        f" {written_time(stored.last, unit)}"
     )
 
 

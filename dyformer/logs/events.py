@@ -191,28 +191,31 @@ def check_usable(
     if quarantine.is_empty():
         raise EmptyLog(empty_message(names, len(files), num_comments))
     first = quarantine.row(0, named=True)
-    raw = repr(first["raw"][:80])
+    raw, reasons = repr(first["raw"][:80]), _reasons(quarantine, plan.row_name)
     if quarantine["reason"].str.contains("time", literal=True).all():
         raise UnreadableTime(
-            f"no time of {names} can be read as {plan.time_unit}: {_reasons(quarantine)}, {raw}. Where this is not the"
+            f"no time of {names} can be read as {plan.time_unit}: {reasons}, {raw}. Where this is not the"
             f" unit of these times, name theirs with `time_unit` ({', '.join(get_args(TimeUnit))}), else name their"
             f" column with `time`"
         )
-    where = f"first in {first['file']}, line {first['line']}: {raw}"
+    where = f"first in {first['file']}, {plan.row_name} {first['line']}: {raw}"
     raise NoUsableRows(
-        f"none of the {quarantine.height:,} rows of {names} can be used: {_reasons(quarantine)} ({where}); choose"
+        f"none of the {quarantine.height:,} rows of {names} can be used: {reasons} ({where}); choose"
         " the columns with `source`, `target` and `time`, or the separator with `separator`"
     )
 
 
-def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float) -> None:
-    """Raise TooManyBadRows where the fraction of rejected rows is above `max_fraction` (0.01 is one in a hundred)."""
+def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float, row_name: str = "line") -> None:
+    """Raise TooManyBadRows where the fraction of rejected rows is above `max_fraction` (0.01 is one in a hundred).
+
+    `row_name` is that of the plan by which they were read.
+    """
     if not 0 <= max_fraction <= 1:
         raise ValueError(f"the fraction of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_fraction}")
     if quarantine.height > max_fraction * num_read:
         raise TooManyBadRows(
             f"{quarantine.height:,} of {num_read:,} rows ({quarantine.height / num_read:.2%}) cannot be used, more"
-            f" than the {max_fraction:.2%} allowed: {_reasons(quarantine)}. repair the log, or"
+            f" than the {max_fraction:.2%} allowed: {_reasons(quarantine, row_name)}. repair the log, or"
             " allow more with `max_bad`"
         )
 
@@ -261,10 +264,10 @@ def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:
     return absent | {"file": pl.lit(file.name)}
 
 
-def _reasons(quarantine: pl.DataFrame) -> str:
+def _reasons(quarantine: pl.DataFrame, row_name: str) -> str:
     counts = quarantine.group_by("reason").agg(pl.len(), pl.first("file"), pl.first("line"))
     return "; ".join(
-        f"{count:,} x {reason} (as in {file}, line {line})"
+        f"{count:,} x {reason} (as in {file}, {row_name} {line})"
         for reason, count, file, line in counts.sort("len", "reason", descending=[True, False]).head(5).iter_rows()
     )
 

@@ -38,8 +38,19 @@ def read_moment(written: str | float, unit: TimeUnit) -> int:
         raise UnreadableMoment(f"the time {text[:40]!r}: expected a finite number in the unit {unit!r} of the log")
     time = _of_date(text, unit) if count is None else int(count * MICROSECONDS_OF[unit])
     if not RANGE[0] <= time < RANGE[1]:
-        raise UnreadableMoment(f"the time {text[:40]!r}: expected one of the years {FIRST_YEAR} to {LAST_YEAR - 1}")
+        counted = "" if count is None else f", and numbers in the unit {unit!r} of the log"
+        raise UnreadableMoment(
+            f"the time {text[:40]!r}: expected one of the years {FIRST_YEAR} to {LAST_YEAR - 1}{counted}"
+        )
     return time
+
+
+def expected_times(unit: TimeUnit) -> str:
+    """Say in words how `read_moment` takes the times of a log."""
+    if unit == "step":
+        return "which are integer steps"
+    counted = f", or as numbers in its unit {unit!r}" if unit in MICROSECONDS_OF else ""
+    return f"as dates such as 2024-03-01T10:00:00Z{counted}"
 
 
 def _of_date(text: str, unit: TimeUnit) -> int:

@@ -66,6 +66,11 @@ class ReadPlan:
     notes: tuple[str, ...] = ()  # each guess and its reason
 
     @property
+    def row_name(self) -> str:
+        """What the numbers of rows count, from 1: lines of a text, or rows of Parquet and of a data frame."""
+        return "row" if self.format == "parquet" else "line"
+
+    @property
     def has_unread(self) -> bool:
         """Whether rows have columns that no role reads."""
         num_fields = len(self.names) if self.format != "delimited" else self.min_fields

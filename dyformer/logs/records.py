@@ -48,7 +48,7 @@ def as_frame(table: object) -> "pl.DataFrame | pd.DataFrame":
 
 
 def _of_tuples(rows: Sequence[object]) -> pl.DataFrame:
-    for at, row in enumerate(rows):
+    for at, row in enumerate(rows, start=1):
         if not isinstance(row, tuple | list) or len(row) not in (3, 4) or len(row) != len(rows[0]):  # pyright: ignore[reportArgumentType]
             raise OneColumn(
                 f"row {at} is {row!r}: expected tuples (source, target, time), or all with a weight as the fourth value"

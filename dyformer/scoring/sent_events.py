@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dyformer.logs.contract import TimeRange, time_difference
-from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
+from dyformer.logs.contract import TimeRange, far_time
+from dyformer.logs.moments import UnreadableMoment, expected_times, read_moment, written_moment
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import LAST_STEP
 from dyformer.scoring.live_ranking import NamedEvents
@@ -62,9 +62,9 @@ def checked_event(source: str | int, target: str | int, time: str | float, weigh
 def check_era(times: Sequence[int], stored: TimeRange, unit: TimeUnit) -> None:
     """Raise BadEvent for times far from those of the log, or after tomorrow: all later events would be late."""
     for moment in (min(times), max(times)):
-        problem = time_difference(moment, stored, unit)
-        if problem is not None:
-            raise BadEvent(f"{problem}: expected times that continue the log")
+        far = far_time(moment, stored, unit)
+        if far is not None:
+            raise BadEvent(f"its times are {far}: expected times that continue the log, {expected_times(unit)}")
     if unit != "step" and max(times) > time.time_ns() // 1_000 + AHEAD:
         raise BadEvent(f"the time {written_moment(max(times), unit)}: expected none after tomorrow")
 

@@ -305,7 +305,8 @@ def read_files(
                 result = read_events([file], plan, drop_duplicates=_drops(reading))
             else:
                 result = spill_events(database, f"file_{index}", file, plan, drop_duplicates=_drops(reading))
-            check_bad_rows(result.quarantine, result.num_read, fraction(reading.get("max_bad", "1%")))
+            allowed = fraction(reading.get("max_bad", "1%"))
+            check_bad_rows(result.quarantine, result.num_read, allowed, plan.row_name)
             results[content.sha256] = result
     return results
 

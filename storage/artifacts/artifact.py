@@ -31,6 +31,8 @@ PENDING = "pending"  # folder of the store with a file for each result that is n
 MOST_LETTERS = 100  # of a name in a message
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of a rename: an artifact has the name
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
+REPLACED = "was replaced by another process, which has made its artifact anew, while this one read it"
+RUN_AGAIN = "run the same command again"
 CONTENT = (".parquet", "/weights.safetensors")
 LAST_KEY = re.compile("(settings|seed|commit)=.+")
 WRITING_SECONDS = 3600.0  # a writer needs minutes, and the clock of an object store may be another one
@@ -141,7 +143,7 @@ class Artifact:
         location, entry = self._listed(name)
         content, problem = checksums.content_of(location, entry["bytes"], entry["sha256"])
         if problem is not None:
-            raise ArtifactDamaged(location, problem, REMEDY)
+            raise self._fault(location, problem)
         return content
 
     def scan(self, name: str) -> pl.LazyFrame:
@@ -149,8 +151,15 @@ class Artifact:
         location, entry = self._listed(f"{name}.parquet")
         path, problem = readable(location, entry["bytes"], entry["sha256"])
         if problem is not None:
-            raise ArtifactDamaged(location, problem, REMEDY)
+            raise self._fault(location, problem)
         return pl.scan_parquet(path, hive_partitioning=False, glob=False)
+
+    def _fault(self, location: str, problem: str) -> ArtifactDamaged:
+        """Give the error of a wrong file: damage, or that another process has made another artifact here since."""
+        present = find_artifact(self.address)
+        if present is None or present.digest == self.digest:
+            return ArtifactDamaged(location, problem, REMEDY)
+        return ArtifactDamaged(location, REPLACED, RUN_AGAIN)
 
     def _listed(self, name: str) -> tuple[str, Mapping[str, Any]]:
         entry = self.entries.get(name)

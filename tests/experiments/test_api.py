@@ -23,7 +23,7 @@ from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.experiments import api
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows
+from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows, UnreadableTime
 from dyformer.logs.synthetic import generated_log
 from dyformer.sampling.ranking_queries import FAMILIES, ranking_queries
 
@@ -283,6 +283,18 @@ def test_unknown_ids_are_named(model: Model) -> None:
         model.scores(pl.DataFrame({"source": ["u0001"], "goal": ["u0002"]}))
 
 
+def test_blanks_at_the_ends_of_an_id_are_no_part_of_it_in_any_column_or_argument(frame: pl.DataFrame, model: Model):
+    padded = {"source": " " + pl.col("source"), "target": pl.col("target") + "\u00a0"}
+    for given in (frame.with_columns(**padded), frame.with_columns(**padded).cast({"source": pl.Categorical})):
+        assert dyformer.read_log(given).events.equals(dyformer.read_log(frame).events)
+        pairs = frame.select("source", "target").filter(pl.col("source") != pl.col("target")).head(5)
+        assert model.scores(pairs.with_columns(**padded)).equals(model.scores(pairs))
+        assert model.scores([(f" {source}", f"{target} ") for source, target in pairs.rows()]).equals(
+            model.scores(pairs)
+        )
+    assert model.top(3, ids=[" u0001"]).equals(model.top(3, ids=["u0001"]))
+
+
 def test_wrong_columns_and_files_are_named(frame: pl.DataFrame, tmp_path: Path) -> None:
     with pytest.raises(ColumnNotFound, match="sender"):
         dyformer.read_log(frame, source="sender")
@@ -292,8 +304,10 @@ def test_wrong_columns_and_files_are_named(frame: pl.DataFrame, tmp_path: Path) 
 
 def test_unusable_rows_are_listed_or_refused(frame: pl.DataFrame) -> None:
     broken = frame.with_columns(time=pl.when(pl.int_range(pl.len()) % 50 == 1).then(pl.lit("?")).otherwise("time"))
-    with pytest.raises(TooManyBadRows, match=r"2\.00%"):
+    with pytest.raises(TooManyBadRows, match=r"2\.00%.*\(as in the data frame, row 2\)"):
         dyformer.read_log(broken)
+    with pytest.raises(UnreadableTime, match=r"as in the data frame, row 1\)"):
+        dyformer.read_log(frame, time="target", time_unit="iso")
     log = dyformer.read_log(broken, max_bad=0.05)
     assert len(log.quarantine) == 80
     assert len(log.events) == 3_920

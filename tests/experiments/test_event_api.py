@@ -89,11 +89,40 @@ def test_an_observed_id_of_another_type_than_those_of_the_log_is_refused():
     assert model.rank(2, k=20)["target"].dtype.is_integer()
 
 
+def test_a_log_of_counts_observes_dates_as_the_same_moments():
+    grown = model()
+    dates = [datetime.fromtimestamp(NEXT, UTC), datetime.fromtimestamp(NEXT, UTC).isoformat()]
+    for date in dates:
+        for events in ([("u1", "p1", date)], frame([("u1", "p1", date)])):
+            [named] = observed_by(grown, events)
+            assert named.times.tolist() == [NEXT * 1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("unit", "wrong", "expected"),
+    [
+        ("s", "yesterday", "as dates such as 2024-03-01T10:00:00Z, or as numbers in its unit 's'"),
+        ("s", NEXT * 1_000, "as dates such as 2024-03-01T10:00:00Z, or as numbers in its unit 's'"),
+        ("iso", NEXT, "as dates such as 2024-03-01T10:00:00Z$"),
+        ("step", "2200-01-01T00:00:00Z", "which are integer steps"),
+        ("step", datetime(2200, 1, 1, tzinfo=UTC), "which are integer steps"),
+    ],
+)
+def test_observed_times_of_another_unit_are_refused_with_what_the_log_takes(unit, wrong, expected):
+    times = [datetime.fromtimestamp(row[2], UTC).isoformat() if unit == "iso" else row[2] for row in ROWS]
+    rows = [(user, page, time) for (user, page, _), time in zip(ROWS, times, strict=True)]
+    grown = dyformer.fit_events(dyformer.read_log(frame(rows), time_unit=unit, bipartite=True))
+    for events in ([("u1", "p1", wrong)], frame([("u1", "p1", wrong)])):
+        with pytest.raises(ValueError, match=rf"^the time .*: expected times as the log has them, {expected}"):
+            grown.observe(events)
+
+
 def test_a_source_that_is_no_id_of_the_log_is_refused():
     numbers = [(int(user.removeprefix("u")), int(page.removeprefix("p")), time) for user, page, time in ROWS]
     grown = model(numbers)
     ranked = grown.rank(1, k=3)
     assert ranked.equals(grown.rank("1", k=3))
+    assert model().rank(" u1 ", k=3).equals(model().rank("u1", k=3))  # and not as a new source
     assert ranked.equals(grown.rank(np.int64(1), k=3))
     for wrong in (1.0, True, None, [1]):
         with pytest.raises(ValueError, match=r"source = .*: expected an id, found "):

@@ -1,8 +1,10 @@
 import gzip
 import io
 import json
+import re
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from raw_logs import EPOCH, GOOD, SECOND, as_bytes, parquet, raw, read, reasons, texts
 
 from dyformer.logs import events as module
+from dyformer.logs.compression import local_file
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import EVENT_COLUMNS, check_bad_rows, raw_rows, read_events, repeats
 from dyformer.logs.plan import Declared, declared_by, describe
@@ -78,6 +81,21 @@ def test_check_bad_rows_rows_are_named_with_their_reasons():
         check_bad_rows(result.quarantine, result.num_read, 0.06)
     with pytest.raises(ValueError, match="from 0 to 1"):
         check_bad_rows(result.quarantine, result.num_read, 5)
+
+
+def test_numbers_count_lines_of_a_text_and_rows_of_parquet(tmp_path: Path):
+    frame = pl.DataFrame({"source": ["a", "b"], "target": ["b", ""], "time": [EPOCH, EPOCH]})
+    for name, write, at in (
+        ("log.csv", frame.write_csv, "line 3"),  # below the header
+        ("log.jsonl", frame.write_ndjson, "line 2"),
+        ("log.parquet", frame.write_parquet, "row 2"),
+    ):
+        write(tmp_path / name)
+        file = local_file(tmp_path / name)
+        plan = sniff_plan([file], Declared())
+        result = read_events([file], plan)
+        with pytest.raises(TooManyBadRows, match=rf"\(as in .*{re.escape(name)}, {at}\)"):
+            check_bad_rows(result.quarantine, result.num_read, 0.0, plan.row_name)
 
 
 def test_exact_duplicates_are_counted_and_remain_or_are_dropped_over_all_files():

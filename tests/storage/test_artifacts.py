@@ -140,6 +140,17 @@ def test_the_first_of_one_lineage_stays_and_another_lineage_replaces_it(address:
     assert digest(address) != before
 
 
+@pytest.mark.parametrize("read", [lambda opened: opened.table("edges"), lambda opened: opened.scan("edges")])
+def test_a_file_that_another_process_replaced_since_is_no_damage(address: str, read: Callable[[Any], object]):
+    opened = open_artifact(address)
+    write_artifact(address, {"edges": EDGES.with_columns(weight=7.0)}, dataclasses.replace(LINEAGE, code_version="99"))
+    with pytest.raises(ArtifactDamaged, match=r"edges\.parquet was replaced by another process.*: run the same"):
+        read(opened)
+    (Path(address) / "edges.parquet").write_bytes(b"damaged")
+    with pytest.raises(ArtifactDamaged, match="delete its folder"):
+        read(open_artifact(address))
+
+
 def test_the_digest_is_of_content_and_lineage(tmp_path: Path, address: str):
     assert digest(write_artifact(str(tmp_path / "again"), CONTENTS, LINEAGE)) == digest(address)
     other = write_artifact(str(tmp_path / "other"), CONTENTS | {"record.json": b"[]"}, LINEAGE)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import main
 from storage.layout import Layout
 
 RUN = {"version": 3, "until": 12, "settings": "ab12cd34ef56789", "seed": 0}
@@ -98,6 +99,18 @@ def test_a_given_tracking_server_is_used(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_name_that_would_leave_its_folder_is_refused(tmp_path: Path, name: str):
     with pytest.raises(ValueError, match="cannot be part of a storage address"):
         Layout(str(tmp_path)).commits(name)
+
+
+@pytest.mark.parametrize("command", [["compare", "a", "b"], ["datasets"], ["doctor"], ["sql", "select 1"]])
+def test_a_file_in_place_of_the_store_is_refused_with_the_remedy(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "file"))
+    with pytest.raises(SystemExit, match="1"):
+        main(command)
+    expected = f"dyformer: the store {tmp_path}/file is a file: expected a folder, which may not exist yet, or an s3://"
+    assert capsys.readouterr().err.startswith(expected)
 
 
 @pytest.mark.parametrize("root", ["gs://bucket", "s3://", "/data/50%25", "/data/what?"])
