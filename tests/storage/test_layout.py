@@ -102,7 +102,7 @@ def test_a_name_that_would_leave_its_folder_is_refused(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("command", [["compare", "a", "b"], ["datasets"], ["doctor"], ["sql", "select 1"]])
-def test_a_file_in_place_of_the_store_is_refused_with_the_remedy(
+def test_a_file_as_the_store_is_refused_with_the_remedy(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "file").write_text("no folder")
