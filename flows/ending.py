@@ -63,9 +63,10 @@ def _code_of(command: Callable[[], None]) -> int:
 
 def _written_out(code: int) -> int:
     """Write what is left of the output, and give the exit code; nothing is printed where nobody reads the output."""
+    if sys.stdout is None:  # closed by the shell
+        return code
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:
         if not isinstance(error, BrokenPipeError) and code != FAILED:
             _print_line(_message(error))
