@@ -155,7 +155,7 @@ def reasons(
         if chosen_R.any():
             raised_RF[chosen_R] = contributions(head, row_RF[chosen_R])
     feature_RK = strongest(raised_RF, row_RF, STEM_F)
-    value_RK = row_RF[np.arange(len(row_RF))[:, None], feature_RK]  # numpy's function takes four times as long
+    value_RK = row_RF[np.arange(len(row_RF))[:, None], feature_RK]  # `take_along_axis` is slower for few rows
     write = partial(in_words, half_lives=fitted.settings.half_lives, has_steps=has_steps)
     columns = zip(feature_RK.tolist(), value_RK.tolist(), strict=True)
     return [[write(FEATURES[f], value) for f, value in zip(*row, strict=True) if f >= 0] for row in columns]
