@@ -89,6 +89,14 @@ def test_an_observed_id_of_another_type_than_those_of_the_log_is_refused():
     assert model.rank(2, k=20)["target"].dtype.is_integer()
 
 
+def test_unusable_rows_are_observed_none_and_named_with_what_an_observer_can_do():
+    grown, later = model(), [("u1", "p1", NEXT), (None, "p1", NEXT)]
+    before = grown.rank("u1")
+    with pytest.raises(ValueError, match=r"1 of 2 rows .* row 2\)\. repair these rows, or leave them out$"):
+        grown.observe(later)
+    assert grown.rank("u1").equals(before)
+
+
 def test_a_log_of_counts_observes_dates_as_the_same_moments():
     grown = model()
     dates = [datetime.fromtimestamp(NEXT, UTC), datetime.fromtimestamp(NEXT, UTC).isoformat()]
