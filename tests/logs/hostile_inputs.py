@@ -302,7 +302,7 @@ CASES: dict[str, Case] = {
     "Parquet text that is not UTF-8": accepted(
         parquet(source=pa.array([b"a"] * (N - 1) + [b"\xff"]).view(pa.string())), N - 1, {"not UTF-8 text": 1}
     ),
-    "Parquet of nulls": refused(parquet(source=pa.nulls(N)), NoUsableRows, "40 x empty id", "line 1"),
+    "Parquet of nulls": refused(parquet(source=pa.nulls(N)), NoUsableRows, "40 x empty id", "row 1"),
     "Parquet times far outside of 64 bits": accepted(
         parquet(time=pa.array([*(time * 1000 for time in TIMES[1:]), 2**60], pa.timestamp("ms"))),
         N - 1,
