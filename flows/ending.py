@@ -38,7 +38,7 @@ def exit_code(command: Callable[[], None]) -> int:
     """Run a command that may raise SystemExit; print one line for an error, also where its output cannot be written."""
     code = _written_out(_code_of(command))
     if _was_interrupted.is_set():  # the end of the interpreter frees the memory of all libraries, which takes seconds
-        os._exit(STOPPED)
+        os._exit(code)
     return code
 
 
@@ -158,6 +158,16 @@ def _stopped_in_time() -> Iterator[None]:
         signal.set_wakeup_fd(descriptor)
         sys.unraisablehook = hook
         writer.close()
+
+
+@contextmanager
+def ended_by_itself() -> Iterator[None]:
+    """Set no time limit after Ctrl-C to what runs in the `with` block, as a server that finishes its requests."""
+    descriptor = signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(descriptor)
 
 
 def _print_unraisable(hook: Callable[["sys.UnraisableHookArgs"], object], error: "sys.UnraisableHookArgs") -> None:

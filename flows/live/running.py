@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from flows.console import ongoing
+from flows.ending import ended_by_itself
 from flows.live.server import application
 from flows.live.service import LiveService
 from flows.service.guard import LOCAL, Guard, hosts_of
@@ -67,7 +68,7 @@ def serve_dataset(
         show(f"serving {dataset} at http://{host}:{port}; the login is in {file}")
         config = uvicorn.Config(guarded, log_level="warning", access_log=False, proxy_headers=False)
         try:
-            with suppress(KeyboardInterrupt):  # as uvicorn's own command
+            with suppress(KeyboardInterrupt), ended_by_itself():  # as uvicorn's own command
                 uvicorn.Server(config).run(sockets=[listener])
         finally:
             file.unlink(missing_ok=True)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from flows.ending import ended_by_itself
+
 MARK = "DYFORMER_STACK"
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_TO_END = 3.0  # of a server whose parent has ended
@@ -54,11 +56,10 @@ class Stopping:
         before = {
             number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
-        descriptor = signal.set_wakeup_fd(-1)  # a command ends two seconds after Ctrl-C; this one stops its servers
         try:
-            yield
+            with ended_by_itself():
+                yield
         finally:
-            signal.set_wakeup_fd(descriptor)
             for number, handler in before.items():
                 signal.signal(number, handler)
 

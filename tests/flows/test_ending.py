@@ -185,6 +185,37 @@ def test_ctrl_c_ends_a_command_that_is_inside_a_library():
     assert time.monotonic() - sent < SECONDS_TO_STOP + 1
 
 
+SERVING = HEEDING + (
+    "import signal, sys, time; from flows.ending import SECONDS_TO_STOP, ended_by_itself, exit_code;"
+    "print('started', flush=True)\n"
+    "def serve():\n"
+    "    try:\n"
+    "        with ended_by_itself():\n"
+    "            stopped = []\n"
+    "            before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))\n"
+    "            while not stopped: time.sleep(0.01)\n"
+    "            time.sleep(SECONDS_TO_STOP + 1)\n"
+    "            print('requests finished', flush=True)\n"
+    "            signal.signal(signal.SIGINT, before)\n"
+    "            signal.raise_signal(signal.SIGINT)\n"
+    "    except KeyboardInterrupt:\n"
+    "        print('cleared', end='')\n"
+    "sys.exit(exit_code(serve))"
+)
+
+
+def test_server_that_ctrl_c_stops_finishes_and_ends_as_usual():
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors) == (0, "requests finished\ncleared", "")
+
+
 IGNORING = (
     "import os, signal, sys; from flows.ending import exit_code; signal.signal(signal.SIGINT, signal.SIG_IGN);"
     "sys.exit(exit_code(lambda: os.kill(os.getpid(), signal.SIGINT)))"

@@ -24,7 +24,11 @@ from storage.events.table import scan_events
 NEXT = rows_of()[-1][2] + 10
 SECONDS = 120.0
 NUM_KILLS = 10
-COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
+COMMAND = [  # where tests run in the background, it would ignore Ctrl-C
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from flows.cli import main; main()",
+]
 
 
 def started(store, *options):
