@@ -10,7 +10,7 @@ from storage.artifacts.artifact import MANIFEST, manifest, read_table
 from storage.bytes import files
 from storage.bytes.files import TEMPORARY
 from storage.champions import OUTCOMES, PUBLICATIONS, PUBLISHED_KINDS, read_champion
-from storage.events.table import check_dataset
+from storage.events.table import check_dataset, taken_back
 from storage.layout import PART, Layout
 from storage.locks import DatasetInUse, not_in_use
 
@@ -94,7 +94,8 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
     An artifact has the version of its newest step, so that one of an old version may belong to the newest snapshots:
     the versions of the last `keep` steps, and of a few before them, stay as those of the last `keep` snapshots do. A
     champion needs its weights and what it published last; so do the last `keep` champions before it, for a rollback.
-    The events, the record of the champions, the ledger, and versions of which anything was written within a day, stay.
+    The newest event forecaster stays, because rankings as of now read it until another one is fitted. The events, the
+    record of the champions, the ledger, and versions of which anything was written within a day, stay.
 
     Raises ValueError for fewer than 2 versions, because a run may read the one before its own.
     """
@@ -109,6 +110,7 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
     of_steps = read_table(newest, "steps").sort("step")["version"].tail(keep + READ_STEPS).to_list()
     oldest = min(versions[-keep], *of_steps)
     needed = {layout.absolute(address) for address in _needed(layout, dataset, keep)}
+    needed |= _event_forecaster(layout, dataset)
     unneeded = []
     for folder in layout.artifact_folders:
         for kind in sorted(set(files.children(folder)) - set(PERMANENT)):
@@ -149,6 +151,19 @@ def _needed(layout: Layout, dataset: str, keep: int) -> list[str]:
     addresses = [publication[kind] for publication in published for kind in PUBLISHED_KINDS if publication[kind]]
     lineages = [manifest(layout.absolute(address)) for address in addresses]
     return [*models, *addresses, *(name for lineage in lineages if lineage is not None for name in lineage.inputs)]
+
+
+def _event_forecaster(layout: Layout, dataset: str) -> set[str]:
+    """Address of the newest forecaster for rankings as of now whose events were not taken back; none without one."""
+    models = {address: manifest(address) for address in _addresses(layout.artifacts("event_model", dataset))}
+    version_of = {
+        address: lineage.table_version
+        for address, lineage in models.items()
+        if lineage is not None and lineage.settings.get("before") is None
+    }
+    lost = taken_back(layout, dataset, sorted(set(version_of.values())))
+    sound = sorted((version, address) for address, version in version_of.items() if version not in lost)
+    return {address for _, address in sound[-1:]}
 
 
 def _addresses(folder: str) -> list[str]:

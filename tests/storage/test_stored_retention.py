@@ -4,13 +4,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from test_events_table import append, result
 
 from storage import removal
-from storage.artifacts.artifact import Lineage, digest, write_artifact
+from storage.artifacts.artifact import Lineage, digest, manifest, write_artifact
+from storage.artifacts.made import planned
 from storage.bytes import files
 from storage.bytes.files import remove_folder
 from storage.champions import replace_champion
-from storage.layout import Layout
+from storage.events.commits import take_back
+from storage.events.declarations import declare
+from storage.layout import EVENT_MODEL, Layout
 from storage.removal import prune, removable
 
 KEYS = {"settings": "abc", "seed": 0}
@@ -115,6 +119,32 @@ class Killed(Exception):
 def killed_after_one(address: str) -> None:
     remove_folder(address)
     raise Killed
+
+
+def test_the_event_forecaster_that_rankings_as_of_now_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(removal, "YOUNG_SECONDS", 0.0)
+    layout = Layout(str(tmp_path / "ranked"))
+    declare(layout, "chat", {"window": "1d"})
+    forecasters = []
+    for number in range(1, 11):
+        append(layout, "chat", result([("a", "b", number)]), f"sha-{number}")
+        if number in (1, 2, 4):
+            forecasters.append(forecaster(layout, number, before=None))
+        if number == 4:
+            take_back(layout, "chat")
+    as_of_then = forecaster(layout, 3, before=2)
+    for version in range(1, 12):
+        written(layout, "snapshots", version)
+    assert {*forecasters, as_of_then} - set(removable(layout, "chat", 2)) == {forecasters[1]}
+    prune(layout, "chat", 2)
+    assert manifest(forecasters[1])
+
+
+def forecaster(layout: Layout, version: int, before: int | None) -> str:
+    """Write an event forecaster that was fitted on the events of a version."""
+    settings = {"before": before, "seed": 0}
+    lineage = Lineage(kind="event_model", dataset="chat", table_version=version, settings=settings)
+    return planned(layout, lineage).made(lambda: {EVENT_MODEL: b"{}"})
 
 
 def test_a_file_without_a_version_in_its_address_stays(layout: Layout):
