@@ -37,7 +37,7 @@ from flows.tasks.reading import (
 from storage.bytes.checksums import Damaged
 from storage.bytes.files import ReadFailed
 from storage.events import scratch_database
-from storage.events.commits import TakenBack, append_all, take_back
+from storage.events.commits import Ingest, TakenBack, append_all, take_back
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, has_events, history, ingested_datasets, newest_version, scan_events
@@ -47,7 +47,7 @@ from storage.locks import in_use
 from storage.raw.contents import Content, content_of, exact_files, known_contents, remember_contents
 from storage.raw.log_files import find_logs, raw_file
 from storage.raw.received import COLUMNS as RECEIVED_COLUMNS
-from storage.raw.received import close_received, received_files
+from storage.raw.received import close_received, received_files, set_aside
 from storage.removal import remove_dropped, remove_leftovers
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def ingest_log(
             ingests = append_all(
                 layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading)
             )
-            remember_contents(layout, dataset, [(file.name, content) for content, file in (*logs, *received.items())])
+            _remember(layout, dataset, logs, received, ingests)
     rows = known + [asdict(ingest) for ingest in ingests]
     counts, earlier = ({name: sum(row[name] for row in part) for name in COUNTS} for part in (rows, known))
     return {
@@ -135,6 +135,19 @@ def ingest_log(
         "num_alike": sum(result.num_alike for result in results.values()),
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
+
+
+def _remember(
+    layout: Layout,
+    dataset: str,
+    logs: Sequence[tuple[Content, RawFile]],
+    received: Mapping[Content, RawFile],
+    ingests: Sequence[Ingest],
+) -> None:
+    """Record the contents of files, and set received ones aside whose rows were all left out: no commit has them."""
+    remember_contents(layout, dataset, [(file.name, content) for content, file in (*logs, *received.items())])
+    repeats = {ingest.batch for ingest in ingests if not ingest.num_accepted}
+    set_aside(layout, dataset, [file.name for content, file in received.items() if content.sha256 in repeats])
 
 
 def undo_ingest(dataset: str) -> TakenBack:

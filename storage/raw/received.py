@@ -24,7 +24,7 @@ from storage.bytes import files
 from storage.layout import Layout
 from storage.locks import alone
 
-OPEN, CLOSED = ".open-", "received-"
+OPEN, CLOSED, REPEATED = ".open-", "received-", "repeated-"
 ENDING = ".jsonl"
 COLUMNS = ("source", "target", "time", "weight")
 
@@ -109,6 +109,15 @@ def close_received(layout: Layout, dataset: str) -> None:
 def received_files(layout: Layout, dataset: str) -> list[str]:
     """Paths of the files that have a name, in the order in which they got it."""
     return sorted(map(str, Path(layout.received(dataset)).glob(f"{CLOSED}*{ENDING}")))
+
+
+def set_aside(layout: Layout, dataset: str, paths: Iterable[str]) -> None:
+    """Rename files of which an ingest has left out every event as a repeat, so that none comes again or waits."""
+    with _lock(layout, dataset):
+        for path in map(Path, paths):
+            with files.named_write(path):
+                path.rename(path.with_name(path.name.replace(CLOSED, REPEATED, 1)))
+                files.sync_folder(path.parent)
 
 
 @dataclass(kw_only=True)

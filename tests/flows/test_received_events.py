@@ -10,7 +10,7 @@ from flows.tasks.event_state import make_state, read_state
 from flows.tasks.ingest import ingest_log
 from storage.events.table import node_dictionary, scan_events
 from storage.layout import Layout
-from storage.raw.received import ReceivedEvents
+from storage.raw.received import ReceivedEvents, received_files
 
 ROWS = rows_of(200)
 LAST = ROWS[-1][2]
@@ -93,6 +93,17 @@ def test_received_events_that_the_log_has_are_named_and_a_file_of_received_ones_
         ingest_log(NAME, {"log": str(same)}, silent, layout=store)
     assert ingest_log(NAME, {"log": str(same), "drop_duplicates": True}, silent, layout=store)["changed"]
     assert len(rows(store)) == len(ROWS) + 60
+
+
+def test_received_events_that_were_left_out_as_repeats_do_not_come_again(store, tmp_path):
+    later = [(f"u{number}", "p1", LAST + number) for number in range(30)]
+    ReceivedEvents(layout=store, dataset=NAME).append(sent(later))
+    same = write_rows(tmp_path / "same.csv", later)
+    counts = ingest_log(NAME, {"log": str(same), "drop_duplicates": True}, silent, layout=store)
+    assert (counts["num_accepted"], counts["num_dropped"]) == (30, 30)
+    assert not ingest_log(NAME, {}, silent, layout=store)["changed"]
+    assert len(rows(store)) == len(ROWS) + 30
+    assert not received_files(store, NAME)  # a server that starts later does not count them either
 
 
 def test_an_ingest_that_fails_loses_none(store, tmp_path):
