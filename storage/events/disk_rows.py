@@ -39,7 +39,7 @@ FIRST_AND_LAST = "SELECT min(time), max(time), count(*) FROM {table}"
 IN_ORDER = "SELECT time FROM {table} ORDER BY time LIMIT 1 OFFSET {position}"
 OUTSIDE = "SELECT * FROM {table} WHERE time NOT BETWEEN {first} AND {last} ORDER BY line"
 REMOVE_OUTSIDE = "DELETE FROM {table} WHERE time NOT BETWEEN {first} AND {last}"
-SAMPLED = "SELECT source, target, time FROM {table} WHERE line % {every} = 0"
+SAMPLED = "SELECT source, target, time FROM {table} WHERE hash(line) % {every} = 0"  # lines may all be odd
 NUM_EVENTS = "SELECT count(*) FROM {table}"
 TIME_RANGE = "SELECT min(time), max(time) FROM {table}"
 TIMES = "SELECT time FROM {table}"

@@ -103,6 +103,17 @@ def test_stored_rows_are_dropped_on_disk_too(tmp_path: Path, monkeypatch: pytest
         assert_frame_equal(table, spilled[name])
 
 
+def test_a_sample_on_disk_has_rows_where_every_other_line_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = [f"{row % 7},{row % 5},{1_600_000_000 + 60 * row}" for row in range(800)]
+    for name, part in (("first.csv", rows[:400]), ("second.csv", rows[400:])):
+        (tmp_path / name).write_text("\n\n".join(["source,target,time", *part]))
+    monkeypatch.setattr(scratch_database, "is_large", lambda *_: True)
+    monkeypatch.setattr("flows.tasks.reading.SAMPLED_ROWS", 100)  # so that every fourth row is wanted
+    logs = [[str(tmp_path / "first.csv")], [str(tmp_path / "second.csv")]]
+    counts, _ = outcome(tmp_path / "store", logs, {"window": "1h"}, monkeypatch)
+    assert counts[1]["num_accepted"] == 400
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
