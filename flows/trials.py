@@ -8,7 +8,8 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context, parent_process
@@ -16,19 +17,73 @@ from typing import Any, NamedTuple
 
 from prefect import flow, tags
 
+from dyformer.embedder import Scorer
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
+from dyformer.experiments.methods import METHODS, Variation
 from dyformer.experiments.settings import Experiment
-from flows.benchmark import groups_of, results, searched_steps
 from flows.console import print_no_progress, tracked
 from flows.ending import is_ours
 from flows.parallel import CLUSTER, done_by_workers, uses_cluster
 from flows.service import TAG
-from flows.tasks.evaluation.evaluate import units_of
-from flows.tasks.methods import configured
+from flows.stages import draw_task, evaluate_task, train_task, trained
+from flows.tasks.evaluation.evaluate import Group, Posed, draw, units_of
+from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
+from flows.tasks.methods import configured, searched_dataset
 from flows.tasks.snapshots import open_snapshots
+from flows.tasks.train import train_model
 from storage.artifacts.artifact import MANIFEST
 from storage.bytes import files
+
+Models = dict[tuple[str, int], dict[int, str]]
+"""The models that a benchmark trained: by method and seed, then by the last step of their training."""
+
+PLAIN = draw, train_model, evaluate_group  # what the tasks of the same names call
+
+
+def groups_of(methods: Mapping[str, Any]) -> list[list[str]]:
+    """Group the methods that one task evaluates: all scorers of METHODS, because they share features, else each."""
+    scorers = [title for title, method in methods.items() if title in METHODS and isinstance(method, Scorer)]
+    return [*([scorers] if scorers else []), *([title] for title in methods if title not in scorers)]
+
+
+def searched_steps(snapshots: str, protocol: Protocol, units: Sequence[Any]) -> str | None:
+    """Return the dataset whose chosen settings a benchmark may use for all of its steps, or None.
+
+    Other units than steps are other windows, in which a search may have read what comes later.
+    """
+    return searched_dataset(open_snapshots(snapshots), min(units)) if protocol.unit == "step" else None
+
+
+def results(
+    snapshots: str,
+    protocol: Protocol,
+    jobs: Iterable[tuple[tuple[Any, ...], int]],
+    methods: Mapping[str, Any],
+    experiment: Experiment,
+    *,
+    has_tasks: bool = True,
+) -> list[str]:
+    """Evaluate methods on the units and with the seed of each job; return the addresses of the results.
+
+    DyFormer alone is trained with checkpoints; a job takes the models that it needs of the jobs before. No task runs in
+    a process that is measured, or that reaches no Prefect server (`has_tasks`).
+    """
+    results, has_tasks = [], has_tasks and not protocol.own_process
+    draw_units, train, evaluate = (draw_task, train_task, evaluate_task) if has_tasks else PLAIN
+    models_of: Models = defaultdict(dict)
+    for units, seed in jobs:
+        posed = Posed(snapshots=snapshots, protocol=protocol, units=units, seed=seed, experiment=experiment)
+        if protocol.draw is not None:
+            draw_units(posed)
+        for titles in groups_of(methods):
+            group = {title: methods[title] for title in titles}
+            method, models = group[titles[0]], ()
+            if isinstance(method, Variation) and protocol.trained_until is not None:
+                changed, known = method.changed(experiment).of_seed(seed), models_of[titles[0], seed]
+                models = tuple(trained(snapshots, protocol.trained_until(units), changed, seed, known, train))
+            results.append(evaluate(posed, Group(group, models)))
+    return results
 
 
 class Trial(NamedTuple):

@@ -173,8 +173,6 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
         if not is_read:
             ingested(dataset, reading, has_enough)
         with announced():
-            if on and not chosen.protocol.own_process:
-                _run_on_cluster(dataset, options, chosen)
             finished = _benchmarked(dataset, reading, options, chosen, is_remembered=not has_own)
     else:
         project(Layout.from_environment())  # as the flow does
@@ -198,16 +196,6 @@ def _finished(dataset: str, reading: dict[str, Any], wanted: dict[str, Any]) -> 
     if not is_stored or finished_benchmark(make_snapshots(dataset), wanted) is None:
         return False, None
     return True, finished_benchmark(ingested(dataset, reading)[0], wanted)
-
-
-def _run_on_cluster(dataset: str, wanted: dict[str, Any], chosen: "Chosen") -> None:
-    """Have the workers of a cluster run the trials of a benchmark, whose results the flow then finds."""
-    from flows.tasks.snapshots import make_snapshots
-    from flows.trials import run_trials, trials_of
-
-    snapshots, methods = make_snapshots(dataset), chosen.methods
-    arguments = wanted["steps"], wanted["seeds"], chosen.experiment
-    run_trials(f"the benchmark {chosen.protocol.name}", trials_of(chosen.protocol, methods, snapshots, *arguments))
 
 
 def _benchmarked(
@@ -291,8 +279,8 @@ def tables_of(
     from dyformer.experiments.studies.study_tables import epochs_sentence
     from dyformer.experiments.tables import printed_tables
     from dyformer.experiments.tuning.grids import tuned_sentence
-    from flows.benchmark import searched_steps
     from flows.tasks.snapshots import open_snapshots
+    from flows.trials import searched_steps
 
     dataset = open_snapshots(snapshots).dataset
     tables = list(printed_tables(protocol, rows, dataset).values())

@@ -20,7 +20,7 @@ from dyformer.experiments.studies.study_tables import (
     study_tables,
 )
 from dyformer.logs.datasets import DATASETS
-from flows.benchmark import benchmark, searched_steps
+from flows.benchmark import benchmark
 from flows.options import changed_names
 from flows.service.managed import stored_task
 from flows.stages import ingest, track_task
@@ -29,7 +29,7 @@ from flows.tasks.evaluation.measure import read_metrics
 from flows.tasks.methods import resolved
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import write_study
-from flows.trials import run_trials, trials_of
+from flows.trials import run_trials, searched_steps, trials_of
 
 DRAWN = {"steps": step_curve, "comparison": comparison_chart}
 

@@ -28,6 +28,7 @@ from sweep import error_line, options_of, swept
 
 import flows.benchmark
 import flows.stages
+import flows.trials
 import storage.bytes.files
 from flows.ending import exit_code
 from flows.tasks.ingest import ingest_log
@@ -44,7 +45,7 @@ from storage.removal import drop_dataset
 from storage.tracking.marks import due
 from storage.verification import faults
 
-for module in (flows.benchmark, flows.stages):  # a flow calls its tasks and flows directly
+for module in (flows.benchmark, flows.stages, flows.trials):  # a flow calls its tasks and flows directly
     for name, part in vars(module).items():
         if isinstance(part, Flow | Task) and name != "benchmark":
             setattr(module, name, part.fn)

@@ -43,7 +43,6 @@ from dyformer.experiments.studies.studies import STUDIES, Study, study_of
 from dyformer.experiments.studies.study_tables import Setup
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.datasets import DATASETS
-from flows.benchmark import results
 from flows.commands.benchmark import tables_of, with_cap
 from flows.commands.studies import plots, run_study, setup_of
 from flows.console import QUIET, ongoing, tracked
@@ -52,7 +51,7 @@ from flows.options import experiment_from
 from flows.tasks.ingest import ingest_log
 from flows.tasks.methods import check_kinds, configured, resolved
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots
-from flows.trials import Ended, Trial, finished, run_trials, trials_of
+from flows.trials import Ended, Trial, finished, results, run_trials, trials_of
 from storage.layout import Layout
 from storage.tracking.comparison import compare_runs
 from storage.tracking.runs import experiment_name, open_tracker
@@ -317,7 +316,7 @@ def test_workers_of_a_cluster_run_trials_without_tasks(store: Path, monkeypatch:
         without_server.setattr("flows.cluster.done_on", done_on)
         without_server.setenv("DYFORMER_RAY_ADDRESS", "head:6379")
         for name in ("draw_task", "evaluate_task", "train_task"):
-            without_server.setattr(flows.benchmark, name, refuse)
+            without_server.setattr(flows.trials, name, refuse)
             without_server.setattr(flows.stages, name, refuse)
         for was_stored in (False, True):
             ended = list(finished(trials, 1))
@@ -350,6 +349,24 @@ def test_the_command_has_the_trials_of_a_benchmark_on_the_cluster(
     assert 'write --on "" where DYFORMER_RAY_ADDRESS is set' in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_benchmark_of_a_deployment_has_its_trials_on_the_cluster(store: Path, monkeypatch: pytest.MonkeyPatch):
+    sent = []
+    monkeypatch.setenv("DYFORMER_RAY_ADDRESS", "head:6379")
+    monkeypatch.setattr(
+        "flows.cluster.done_on", lambda address, layout, jobs: (sent.extend(jobs), enumerate(job() for job in jobs))[1]
+    )
+    monkeypatch.setattr(flows.trials, "evaluate_task", refuse)  # a worker reaches no server
+    with pytest.raises(AssertionError, match="without a server"):  # after the workers have evaluated
+        flows.benchmark.benchmark("mylog", None, "4", 2, methods=["L3"])
+    assert [(job.args[0].seed, list(job.args[0].methods)) for job in sent] == [(0, ["L3"]), (1, ["L3"])]
+    monkeypatch.setattr(flows.benchmark, "results", lambda *given: [])
+    monkeypatch.setattr(flows.benchmark, "metrics_task", refuse)
+    for study, protocol in (("links", "paper"), (None, "cost")):  # whose trials have run; which measures its process
+        with pytest.raises(AssertionError):
+            flows.benchmark.benchmark("mylog", None, "4", 1, None, ["DyFormer"], study, protocol)
+    assert len(sent) == 2
+
+
 def test_a_trial_has_the_settings_of_its_protocol(store: Path):
     protocol = protocol_of("tgb").changed({"visible": "batch:200"})
     methods = resolved(["pair_recency"], protocol.methods)
@@ -369,7 +386,7 @@ def test_a_cap_on_epochs_and_changed_settings_are_in_the_titles_of_a_benchmark(m
     table = PrintedTable("AUC", pl.DataFrame(), [])
     monkeypatch.setattr("dyformer.experiments.tables.printed_tables", lambda *given: {"scores": table})
     monkeypatch.setattr("flows.tasks.snapshots.open_snapshots", lambda address: opened)
-    monkeypatch.setattr(flows.benchmark, "searched_steps", lambda *given: None)
+    monkeypatch.setattr(flows.trials, "searched_steps", lambda *given: None)
     rows = pl.DataFrame({"step": ["3"]})
     capped = "AUC; cap on epochs of every trained method: 4; changed: finetune.epochs=9"
     unpretrained = Experiment().changed({"pretrain": "none", "graph.max_distance": 3})
@@ -456,11 +473,11 @@ def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, 
         widths.append((experiment.model.width, experiment.graph.noise_seed))
         raise StopIteration
 
-    monkeypatch.setattr(flows.benchmark, "trained", no_training)
+    monkeypatch.setattr(flows.trials, "trained", no_training)
     noisy = Experiment().changed({"graph.noise": 0.2})
     for searched, seed, experiment in (("uci", 0, Experiment()), (None, 0, Experiment()), ("uci", 2, noisy)):
         for name in ("paper", "prequential", "labels"):
-            monkeypatch.setattr(flows.benchmark, "draw_task", lambda *given: "")
+            monkeypatch.setattr(flows.trials, "draw_task", lambda *given: "")
             methods = configured(resolved(["DyFormer"]), dataset=searched)
             with pytest.raises((StopIteration, RuntimeError)):
                 results("", protocol_of(name), [((5,), seed)], methods, experiment)
@@ -484,7 +501,7 @@ def test_the_windows_steps_and_graphs_decide_whether_the_papers_values_are_besid
             flows.commands.studies, "units_of", lambda snapshots, protocol, wanted=None, known=numbers: known[wanted]
         )
         opened = SimpleNamespace(dataset=dataset, window=window)
-        for module in (flows.commands.studies, flows.benchmark):
+        for module in (flows.commands.studies, flows.trials):
             monkeypatch.setattr(module, "open_snapshots", lambda address, found=opened: found)
         setup = setup_of(STUDIES["layers"], "", steps, Experiment(), changes)
         assert (setup.is_papers, setup.window) == (is_papers, window)
@@ -547,7 +564,7 @@ def test_a_change_beside_which_a_search_chose_is_refused(store: Path, monkeypatc
     folder.mkdir(exist_ok=True)
     (folder / "mylog.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
     monkeypatch.setattr("dyformer.experiments.tuning.grids.FOLDER", folder)
-    monkeypatch.setattr("flows.benchmark.searched_dataset", lambda opened, step: "mylog")
+    monkeypatch.setattr("flows.trials.searched_dataset", lambda opened, step: "mylog")
     with pytest.raises(NoEffect, match=r"model\.width has no effect"):
         flows.benchmark.benchmark("mylog", None, "3", 1, Experiment().changed({"model.width": 64}), ["DyFormer"])
 

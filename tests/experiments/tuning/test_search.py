@@ -316,7 +316,7 @@ def test_a_printed_benchmark_names_the_chosen_settings_of_its_methods(mylog: str
     opened: Any = SimpleNamespace(dataset=mylog)
     monkeypatch.setattr("dyformer.experiments.tables.printed_tables", lambda *given: {"scores": table})
     # First, because modules that this imports take `open_snapshots` from where it is defined.
-    monkeypatch.setattr("flows.benchmark.searched_steps", lambda *given: mylog)
+    monkeypatch.setattr("flows.trials.searched_steps", lambda *given: mylog)
     monkeypatch.setattr("flows.tasks.snapshots.open_snapshots", lambda address: opened)
     rows = pl.DataFrame({"step": ["3", "macro"]})
     for names, sentences in (

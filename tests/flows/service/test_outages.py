@@ -64,8 +64,9 @@ def test_every_task_that_uses_the_store_is_one_of_these() -> None:
     import flows.benchmark
     import flows.retrain
     import flows.stages
+    import flows.trials
 
-    modules = (flows.benchmark, flows.retrain, flows.stages)
+    modules = (flows.benchmark, flows.retrain, flows.stages, flows.trials)
     tasks = {name: each for module in modules for name, each in vars(module).items() if isinstance(each, Task)}
     assert len(tasks) > 18
     for name, each in tasks.items():
