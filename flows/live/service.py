@@ -25,7 +25,7 @@ from dyformer.streams.kernels.tables import no_rest
 from flows.tasks.event_state import make_model, newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, checked_horizons, open_horizon, open_ranking
 from storage.events import versions
-from storage.events.table import history, newest_version, node_dictionary, scan_events
+from storage.events.table import history, node_dictionary, scan_events
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, WaitingEvents
 
@@ -96,7 +96,7 @@ class LiveService:
         self._queue: list[_Sent] = []
         self._last_pass = 0.0
         self._stored = TimeRange(first=0, last=0)
-        self._commits: frozenset[int] = frozenset()  # whose events the ranking has
+        self._files: frozenset[tuple[int, str]] = frozenset()  # of the commits whose events the ranking has
         self._times_taken_back = 0
         self._horizons_of = -1  # version that the horizons are of, or that has too few past events
         self._next_fit = 0.0
@@ -223,7 +223,8 @@ class LiveService:
         return is_late or not self._is_newest(self.opened)
 
     def _is_newest(self, opened: OpenedRanking) -> bool:
-        if newest_version(self.layout, self.dataset) != opened.version:
+        newest = versions.newest(self.layout, self.dataset)
+        if (newest.number, newest.digest) != (opened.version, opened.digest):
             return False
         return newest_model(self.layout, self.dataset) in (None, opened.model)
 
@@ -250,13 +251,15 @@ class LiveService:
             opened.ranking.observe(events, rest)
         opened.ranking.grow_ahead(rest)
         times = history(self.layout, self.dataset, opened.version)
+        parts = versions.opened(self.layout, self.dataset, opened.version).parts
+        committed_files = frozenset((part["version"], part["sha256"]) for part in parts)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
         opened.ranking.scores("", [""])
         num_late = _catch_up(opened.ranking, waiting, rest)
         with self._changing:  # what came meanwhile
-            if not self._commits <= set(times["version"]):  # one was taken back, which the horizons may have read
-                self.horizons, self._times_taken_back = {}, self._times_taken_back + 1
-            self._commits = frozenset(times["version"])
+            if not self._files <= committed_files:  # some were taken back or dropped, which the horizons may have read
+                self.horizons, self._times_taken_back, self._horizons_of = {}, self._times_taken_back + 1, -1
+            self._files = committed_files
             self.opened, self.num_late, self._last_pass = opened, num_late, time.monotonic()
             self._stored = TimeRange(first=min(times["first_time"]), last=max(times["last_time"]))
             self._observe(NamedEvents.from_table(waiting.read()))

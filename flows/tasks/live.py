@@ -30,6 +30,7 @@ from flows.tasks.event_state import (
     read_model,
     settings_of,
 )
+from storage.events import versions
 from storage.events.declarations import declaration
 from storage.events.rows import ids_are_integers
 from storage.events.table import history, newest_version, node_dictionary, scan_events
@@ -46,6 +47,7 @@ class OpenedRanking:
     ranking: LiveRanking
     dataset: str
     version: int
+    digest: str  # of the commit of this version, by which a log differs from a dropped one
     model: str  # address
     time_unit: TimeUnit
     has_integer_ids: bool
@@ -95,6 +97,7 @@ def open_ranking(
         ranking=ranking,
         dataset=dataset,
         version=version,
+        digest=versions.opened(layout, dataset, version).digest,
         model=model,
         time_unit=record["time_unit"],
         has_integer_ids=ids_are_integers(_with_events(layout, dataset, version)),

@@ -18,6 +18,7 @@ from storage.bytes.files import WriteFailed
 from storage.events.commits import take_back
 from storage.layout import Layout
 from storage.raw.received import WaitingEvents
+from storage.removal import drop_dataset
 
 NEXT = rows_of()[-1][2] + 10
 
@@ -137,6 +138,17 @@ def test_after_an_undo_its_rows_count_no_more_while_another_forecaster_is_fitted
         assert "expected at least 20" in lines[-1]
     service._start_fit()
     assert len(num_fits) == 1
+
+
+def test_a_log_that_was_dropped_and_ingested_again_is_followed_though_its_version_is_the_same(service, store, tmp_path):
+    drop_dataset(store, NAME)
+    ingest(store, tmp_path, rows_of()[:700], 0)
+    assert service._is_behind()
+    service._refresh(service.opened)
+    assert (service.ranking.num_events, service._is_behind()) == (700, False)
+    service._start_fit()
+    wait_for(lambda: service._horizons_of == 1)
+    assert newest_model(store, NAME) is not None
 
 
 def test_events_that_come_while_a_ranking_is_made_count_before_requests_wait_for_the_last_ones(service, monkeypatch):
