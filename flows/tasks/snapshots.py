@@ -152,22 +152,21 @@ class Snapshots:
 
     def events(self) -> pl.DataFrame:
         """Read all events, in log order; those of the newest call stay in memory."""
-        return _events(self.layout, self.dataset, self.version)
+        return _events_of(self.artifact, self.layout)
 
     def divided(self, window: Window) -> DynamicGraph:
         """Give the log in other snapshots, with their interactions; those of the newest call stay in memory."""
         return replace(_divided(self.artifact, self.layout, window, self.time_unit), directed=self.directed)
 
 
-@lru_cache(maxsize=1)  # the tasks of a flow read one log
-def _events(layout: Layout, dataset: str, version: int) -> pl.DataFrame:
-    return read_events(layout, dataset, version)
+@lru_cache(maxsize=1)  # the tasks of a flow read one log; a log that was dropped has other snapshots
+def _events_of(artifact: Artifact, layout: Layout) -> pl.DataFrame:
+    return read_events(layout, artifact.lineage.dataset, artifact.lineage.table_version)
 
 
 @lru_cache(maxsize=1)  # a flow evaluates one window after the other
 def _divided(artifact: Artifact, layout: Layout, window: Window, time_unit: TimeUnit) -> DynamicGraph:
-    lineage = artifact.lineage
-    return build_snapshots(_events(layout, lineage.dataset, lineage.table_version), window, time_unit)
+    return build_snapshots(_events_of(artifact, layout), window, time_unit)
 
 
 @lru_cache(maxsize=NUM_GRAPHS)

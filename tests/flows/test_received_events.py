@@ -8,9 +8,11 @@ from live_logs import NAME, ingest, rows_of, write_rows
 from dyformer.logs.contract import ForeignLog
 from flows.tasks.event_state import make_state, read_state
 from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.events.table import node_dictionary, scan_events
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, received_files
+from storage.removal import drop_dataset
 
 ROWS = rows_of(200)
 LAST = ROWS[-1][2]
@@ -144,10 +146,16 @@ def test_integers_stay_the_ids_that_they_are(tmp_path):
 
 
 def test_a_log_that_was_dropped_gets_its_received_events_again(store, tmp_path):
-    from storage.removal import drop_dataset
-
     ReceivedEvents(layout=store, dataset=NAME).append([received(1)])
     ingest_log(NAME, {}, silent, layout=store)
     drop_dataset(store, NAME)
     ingest(store, tmp_path, ROWS, 0)
     assert len(rows(store)) == len(ROWS) + 1
+
+
+def test_snapshots_of_a_log_that_was_dropped_and_ingested_again_read_its_rows(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", store.root)
+    assert open_snapshots(make_snapshots(NAME)).events().height == len(ROWS)
+    drop_dataset(store, NAME)
+    ingest(store, tmp_path, ROWS[:150], 0)
+    assert open_snapshots(make_snapshots(NAME)).events().height == 150
