@@ -175,7 +175,7 @@ READING_OPTIONS: dict[str, Any] = {
         ),
     ],
 }
-RUN_OPTIONS = ("steps",)
+RUN_OPTIONS = ("steps", "as_of")
 """Arguments of flows that messages name, with options of their own names."""
 
 DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "force": False, "max_bad": "1%"}
@@ -189,7 +189,7 @@ def on_command_line(message: str) -> str:
 def _as_option(named: re.Match[str]) -> str:
     name, value = named[1], named[2]
     if name not in READING_OPTIONS:
-        return f"--{name}" if name in RUN_OPTIONS else named[0]
+        return f"--{name.replace('_', '-')}" if name in RUN_OPTIONS else named[0]
     flags = READING_OPTIONS[name].__metadata__[0].default.split("/")  # typer takes the first name for a default
     if value in (None, "True", "False"):
         return flags[-1 if value == "False" else 0]

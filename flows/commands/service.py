@@ -105,7 +105,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
     timezone: Annotated[
         str | None, typer.Option(help="of the cron line, such as Europe/Berlin (by default UTC)", show_default=False)
     ] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="list all schedules")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="list all schedules, or that of DATASET")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="remove the schedule")] = False,
     pause: Annotated[bool, typer.Option("--pause", help="pause the schedule")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="resume a paused schedule")] = False,
@@ -140,8 +140,11 @@ def schedule(  # noqa: PLR0913, because each option is an argument
     if list_all or dataset is None:
         import polars as pl
 
-        rows = schedules.schedules()
-        written = [row | {"parameters": str(row["parameters"])} for row in rows]
+        rows = schedules.schedules(dataset)
+        written = [
+            row | {"parameters": "; ".join(map(" ".join, schedules.options_of(row["parameters"]).items()))}
+            for row in rows
+        ]
         print_json(rows) if as_json else print_frame(pl.DataFrame(written), f"schedules on {server}")
     elif remove:
         schedules.remove_schedule(dataset)

@@ -4,6 +4,7 @@ import glob
 import itertools
 import os
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from flows.service.dead_runs import all_pages
 from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
 from flows.service.running import running_stack
 from storage.events.declarations import declaration
+from storage.events.table import ingested_datasets
 from storage.layout import SAFE_NAME, Layout
 
 if TYPE_CHECKING:
@@ -67,13 +69,21 @@ def absolute_logs(reading: dict[str, Any]) -> dict[str, Any]:
 def check_logs(dataset: str, reading: dict[str, Any]) -> list[str]:
     """Return the paths of a log that are not on this machine, because workers of another one may have them.
 
-    A folder may be empty, and a pattern may match nothing yet. Raises BadSchedule if the workers are those of
-    `dyformer up` on this machine.
+    A folder may be empty, and a pattern may match nothing yet. If the workers are those of `dyformer up` on this
+    machine, raises BadSchedule for such a path, and for a dataset that is not known, without a log.
     """
+    layout = Layout.from_environment()
     paths = [path for path in absolute_logs(reading).get("log", []) if "://" not in path]
     missing = [path for path in paths if not _unmagical(Path(path)).exists()]
-    stack = running_stack(Layout.from_environment())
-    if missing and stack is not None and stack["prefect"] == os.environ.get("PREFECT_API_URL"):
+    stack = running_stack(layout)
+    if stack is None or stack["prefect"] != os.environ.get("PREFECT_API_URL"):
+        return missing
+    if not reading.get("log") and dataset not in DATASETS and declaration(layout, dataset) is None:
+        raise BadSchedule(
+            f"{dataset} is no known dataset and none of {layout.root}, and no log is given, so that every run would"
+            f" fail: pass `log`, or correct the name (ingested: {', '.join(ingested_datasets(layout)) or 'none'})"
+        )
+    if missing:
         raise BadSchedule(
             f"{dataset}: expected a file or a folder at {missing[0]}, and there is none, so that every run would fail:"
             " make the folder, into which files may come later, or correct `log`"
@@ -188,13 +198,20 @@ def _described(dataset: str) -> dict[str, str]:
         deployment = next((deployment for deployment in scheduled(client) if dataset_of(deployment) == dataset), None)
     if deployment is None:
         return {}
-    parameters = {name: value for name, value in deployment.parameters.items() if name != "dataset"}
-    reading, changes = parameters.pop("reading", None) or {}, parameters.pop("changes", None) or {}
     return {
         "when": ", ".join(_when(schedule.schedule) for schedule in deployment.schedules),
         "paused": "no" if any(schedule.active for schedule in deployment.schedules) else "yes",
         "pool": str(deployment.work_pool_name),
-        **{name.replace("_", "-"): _written(value) for name, value in (reading | parameters).items()},
+        **options_of(deployment.parameters),
+    }
+
+
+def options_of(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Give the options of a schedule with these parameters, each as a text by its name."""
+    others = {name: value for name, value in parameters.items() if name not in ("dataset", "reading", "changes")}
+    reading, changes = parameters.get("reading") or {}, parameters.get("changes") or {}
+    return {
+        **{name.replace("_", "-"): _written(value) for name, value in (reading | others).items()},
         **{f"set {name}": _written(value) for name, value in changes.items()},
     }
 
@@ -203,15 +220,17 @@ def _written(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def schedules() -> list[dict[str, Any]]:
+def schedules(dataset: str | None = None) -> list[dict[str, Any]]:
     """List the schedules: dataset, when, whether it is active, the next and the last run, the parameters.
 
     A deployment to which schedules were added on Prefect's page has a row for each; one without any has a row as well.
+    With a dataset they are those of it alone; raises BadSchedule if there is none.
     """
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        return [row for deployment in scheduled(client) for row in _rows(client, deployment)]
+        deployments = scheduled(client) if dataset is None else [_of_dataset(client, dataset)]
+        return [row for deployment in deployments for row in _rows(client, deployment)]
 
 
 def scheduled(client: "SyncPrefectClient") -> "list[DeploymentResponse]":

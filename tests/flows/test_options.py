@@ -21,6 +21,7 @@ ROOT = Path(dyformer.__file__).parent
         ('as in `window="6 equal"`', 'as in --window "6 equal"'),
         ("pass `bipartite=False` or `bipartite=True`", "pass --one-space or --bipartite"),
         ("allow more with `max_bad`", "allow more with --max-bad"),
+        ("`as_of`: the time", "--as-of: the time"),
         ("leave `steps` out", "leave --steps out"),
         ("set `width`, or run `dyformer drop mine`", "set `width`, or run `dyformer drop mine`"),
     ],

@@ -69,7 +69,7 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
     [row] = listed()
     assert (row["dataset"], row["schedule"], row["active"]) == ("mine", "0 3 * * * (Europe/Berlin)", True)
     assert row["parameters"] == {name: value for name, value in made.parameters.items() if name != "dataset"}
-    assert f"{made.parameters['reading']}" in run("--list")[1]
+    assert f"log {tmp_path / 'incoming'}; window 7d; seed 3; as-of now; set model.num_layers 2" in run("--list")[1]
     assert run("mine", "--pause") == (0, "the schedule of mine is paused\n")
     assert [row["active"] for row in listed()] == [False]
     assert run("mine", "--resume")[0] == 0
@@ -80,6 +80,17 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
     assert listed() == []
     code, printed = run("mine", "--remove")
     assert (code, "mine has no schedule" in printed) == (1, True)
+
+
+def test_the_list_of_one_dataset_has_its_schedule_alone(run: Run) -> None:
+    deploy(read_deployments(file_of_deployments())[:1])
+    for name in ("one", "two"):
+        assert run(name, "--interval", "6h")[0] == 0
+    assert [row["dataset"] for row in json.loads(run("--list", "one", "--json")[1])] == ["one"]
+    code, printed = run("--list", "three")
+    assert (code, "three has no schedule" in printed) == (1, True)
+    for name in ("one", "two"):
+        assert run(name, "--remove")[0] == 0
 
 
 def test_a_schedule_that_replaces_another_names_each_option_that_differs(
@@ -279,9 +290,12 @@ def test_a_log_that_no_worker_could_find_is_refused_on_this_machine_and_named_el
     monkeypatch.setattr("flows.service.schedules.running_stack", lambda layout: stack)
     with pytest.raises(BadSchedule, match=r"expected a file or a folder at .*nosuch, .*make the folder"):
         check_logs("mine", missing)
-    assert check_logs("mine", {"log": ["incoming/*.csv"]}) == check_logs("mine", {}) == []
+    assert check_logs("mine", {"log": ["incoming/*.csv"]}) == check_logs("uci", {}) == []
+    with pytest.raises(BadSchedule, match=r"mine is no known dataset .* pass `log`, or .* \(ingested: none"):
+        check_logs("mine", {"window": "7d"})
     stack["prefect"] = "http://127.0.0.1:4201/api"  # the schedule goes to another server, with other workers
     assert check_logs("mine", missing) == [str(tmp_path / "nosuch")]
+    assert check_logs("mine", {}) == []
 
 
 def test_a_command_without_a_server_says_how_to_get_one(
