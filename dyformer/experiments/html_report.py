@@ -75,6 +75,7 @@ table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-siz
 nav a {{ display: inline-block; margin: .2rem 1.2rem .2rem 0; }}
 th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }}
 img {{ max-width: 100%; height: auto; display: block; margin: 1.5rem 0; }}
+@media (max-width: 40rem) {{ .wide img {{ max-width: none; width: 40rem; }} .beside img {{ width: 100%; }} }}
 </style>
 </head>
 <body>
@@ -250,12 +251,14 @@ def _ledger(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[s
 
 
 def _drift(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[str, Figure]]]:
-    """Give the drift of the newest step as a table, and that of all steps as a plot."""
+    """Give the drift of the newest step as a table, and that of all steps as a plot, once a step has a deviation."""
     if rows is None or rows.is_empty():
         return [], []
     newest = rows.filter(pl.col("step") == rows["step"].max())
     title = "The newest step against the median of the earlier ones, in robust standard deviations"
-    return [PrintedTable(title, drift_texts(newest), [])], [("Drift of each step", drift_curve(rows))]
+    measured = rows["deviation"].is_not_null().any()
+    plots = [("Drift of each step", drift_curve(rows))] if measured else []
+    return [PrintedTable(title, drift_texts(newest), [])], plots
 
 
 def _num_steps(rows: pl.DataFrame) -> int:
@@ -269,7 +272,8 @@ def _section(title: str, tables: Sequence[PrintedTable], plots: Iterable[tuple[s
         yield f'<h2 id="{re.sub(r"[^a-z]+", "-", title.lower())}">{escape(title)}</h2>'
         yield from (f"<p>{_with_code(sentence)}</p>" for table in tables for sentence in table.sentences)
         for name, plot in drawn:
-            yield f'<img alt="{escape(name)}" src="data:image/png;base64,{_encoded(plot)}">'
+            image = f'<img alt="{escape(name)}" src="data:image/png;base64,{_encoded(plot)}">'
+            yield f'<div class="wide">{image}</div>'
         for table in tables:
             yield from _folded(table.title, _table(table))
 

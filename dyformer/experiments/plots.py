@@ -101,7 +101,7 @@ def step_curve(
         if style["zorder"] > QUIET + 1:
             low, high = (line[end].to_list() for end in ("low", "high"))
             axes.fill_between(line["step"].to_list(), low, high, color=style["color"], alpha=0.15, linewidth=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("predicted step")
     _finish(axes, rows, metric, slice_name, reverse=True, below=True)  # the best line is drawn last
     return figure
@@ -323,7 +323,7 @@ def _loss_panel(axes: Axes, stage: str, rows: pl.DataFrame) -> None:
             linestyle=style["linestyle"],
             linewidth=1.6,
         )
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
     axes.set_title(stage, loc="left")
@@ -448,7 +448,7 @@ def ledger_curve(rows: pl.DataFrame) -> Figure:
     axes.plot(step_T, rows["precision_at_10"], label="pairs that came", **neutral_style(0))
     axes.fill_between(step_T, low_T, high_T, color=NEUTRAL[0], alpha=0.15, linewidth=0)
     axes.plot(step_T, rows["probability"], label="mean probability", **neutral_style(1))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("forecast step")
     axes.set_ylabel("fraction of the published pairs")
     axes.set_ylim(bottom=0)
@@ -465,7 +465,7 @@ def drift_curve(rows: pl.DataFrame) -> Figure:
     for number, metric in enumerate(rows["metric"].unique(maintain_order=True)):
         line = rows.filter(metric=metric).drop_nulls("deviation").sort("step")
         axes.plot(line["step"], line["deviation"].clip(-FAR, FAR), label=metric, **neutral_style(number))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("step")
     axes.set_ylabel("standard deviations from earlier steps")
     axes.grid(alpha=0.3)

@@ -356,6 +356,13 @@ def test_drift_has_a_line_a_metric_of_deviations_that_ends_at_12() -> None:
     )
 
 
+def test_a_single_step_has_no_tick_beside_it() -> None:
+    columns = ["step", "metric", "value", "usual", "deviation"]
+    [axes] = drift_curve(pl.DataFrame([(5, "repeats", 0.4, 0.3, 3.25)], columns, orient="row")).axes
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [5]
+
+
 def test_precision_against_k_has_a_line_for_each_method() -> None:
     rows = (
         metric_rows()

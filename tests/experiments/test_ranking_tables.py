@@ -59,6 +59,11 @@ def test_printed_table_states_intervals_the_best_baseline_and_the_difference_to_
     assert printed.sentences == [f"{best}, {interval}.", covered]
 
 
+def test_a_family_of_negatives_that_a_small_log_has_no_pair_of_has_no_column():
+    printed = printed_table("prequential", metrics().filter(pl.col("family") != "random"))
+    assert printed.frame.columns == ["method", "MRR", "precision@10", "AUC active", "MRR difference"]
+
+
 def test_baselines_alone_have_no_difference_to_state():
     printed = printed_table("prequential", metrics().filter(pl.col("method") != "Ours"))
     assert printed.sentences[0] == "The best baseline in MRR is L3 (0.250)."

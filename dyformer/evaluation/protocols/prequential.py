@@ -186,8 +186,8 @@ PROTOCOL = Protocol(
             columns=(
                 Column(title="MRR", metric="mrr", family=MIXED),
                 Column(title="precision@10", metric="precision_at_10", family=PUBLISHED),
-                Column(title="AUC random", metric="auc", family="random"),
-                Column(title="AUC active", metric="auc", family="active"),
+                Column(title="AUC random", metric="auc", family="random", missing=None),  # no such pair in a small log
+                Column(title="AUC active", metric="auc", family="active", missing=None),
                 Column(title="MRR difference", metric="mrr", family=MIXED, value="difference", form="{:+.3f}"),
             ),
             title="{dataset}, prequential protocol: mean over {steps} [95 % interval]; {num} queries, {seeds}",
