@@ -33,6 +33,7 @@ LONGER = "longer than planned"
 QUIET = "DYFORMER_NO_PROGRESS"  # a variable of the processes that print no progress
 LEAST_PRINTED = 0.0005  # smaller probabilities are written with an exponent
 NUM_ROWS = 5  # of a table after a run
+LONG_TEXT, LEAST_WRAPPED = 40, 24  # characters of a cell, and of the column that it is wrapped in
 SHORT_LIST = 4  # values; a table shows the first two of a longer list
 CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
@@ -48,11 +49,21 @@ def printed_probability(value: float) -> str:
     return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}" if value > 0 else "0"
 
 
-def _width_of_words(table: "Table", console: "Console") -> int:
-    """Give the least width in which no word of a cell is divided; names of columns may be."""
+def _least_width(table: "Table", console: "Console") -> int:
+    """Give the least width in which no word of a cell is divided; names of columns may be.
+
+    Beside long texts the other columns are whole, and a column of long texts has LEAST_WRAPPED characters.
+    """
     table.show_header = False
     width = console.measure(table).minimum
     table.show_header = True
+    for column in table.columns:
+        if any(console.measure(cell).maximum > LONG_TEXT for cell in column.cells):
+            column.max_width = LEAST_WRAPPED
+    if any(column.max_width for column in table.columns):
+        width = max(width, console.measure(table).maximum)
+    for column in table.columns:
+        column.max_width = None
     return width
 
 
@@ -69,7 +80,7 @@ def _transposed(table: "Table") -> "Table":
 
 
 def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
-    """Print a small table; on a terminal that is narrower than the words of its cells, a line for each value."""
+    """Print a small table; where a terminal has no room for its words and long texts, a line for each value."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # a plain string would be read as markup
@@ -83,7 +94,7 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     console, wide = Console(), Console(width=MAX_WIDTH)
     if not console.is_terminal:
         console = Console(width=wide.measure(table).maximum)
-    elif _width_of_words(table, wide) > console.width:
+    elif _least_width(table, wide) > console.width:
         table = _transposed(table)
     if title:  # above the table instead of as its title, which rich would wrap at the width of the table
         console.print(Text(printable(title), style="italic"), soft_wrap=True)
@@ -358,6 +369,8 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, list) and len(value) > SHORT_LIST:
         return f"[{_cell(value[0])}, {_cell(value[1])}, ... {len(value)} values]"
+    if isinstance(value, list) and all(isinstance(inner, str) for inner in value):
+        return "; ".join(value)  # such as reasons, as in a ranking
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 

@@ -157,8 +157,9 @@ def moment(text: str, time_unit: TimeUnit) -> int:
 
 def _check_number(dataset: str, num_complete: int, window: Window) -> None:
     if num_complete < FIRST_EVALUATED_STEP:
+        windows = f"{num_complete} complete window{'' if num_complete == 1 else 's'}"
         raise TooFewWindows(
-            f"{dataset} has {num_complete} complete windows of {str(window)!r}, and a run needs {FIRST_EVALUATED_STEP}:"
+            f"{dataset} has {windows} of {str(window)!r}, and a run needs {FIRST_EVALUATED_STEP}:"
             " wait for rows, choose shorter windows (`window`), or declare that no more rows will come"
             " (`finished=True`)"
         )

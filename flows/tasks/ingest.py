@@ -124,14 +124,12 @@ def ingest_log(
                 layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading)
             )
             _remember(layout, dataset, logs, received, ingests)
-    rows = known + [asdict(ingest) for ingest in ingests]
-    counts, earlier = ({name: sum(row[name] for row in part) for name in COUNTS} for part in (rows, known))
+    _name_new_window(dataset, before, window, show)
     return {
         "dataset": dataset,
         "version": newest_version(layout, dataset),
         "changed": any(ingest.changed for ingest in ingests),
-        **counts,
-        "before": {"num_files": len(known), **earlier},
+        **_counts(known, [asdict(ingest) for ingest in ingests]),
         "num_alike": sum(result.num_alike for result in results.values()),
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
@@ -148,6 +146,18 @@ def _remember(
     remember_contents(layout, dataset, [(file.name, content) for content, file in (*logs, *received.items())])
     repeats = {ingest.batch for ingest in ingests if not ingest.num_accepted}
     set_aside(layout, dataset, [file.name for content, file in received.items() if content.sha256 in repeats])
+
+
+def _name_new_window(dataset: str, before: Mapping[str, Any], window: Window, show: Callable[[str], None]) -> None:
+    """Name the window of this call where it replaces another one, for all calls that give none."""
+    if (earlier := before.get("window", str(window))) != str(window):
+        show(f"{dataset}: windows of {str(window)!r} from now on, where no `window` is given; before, of {earlier!r}")
+
+
+def _counts(known: list[dict[str, Any]], added: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give the counts of the log's rows, and those of the rows `before` this call, with the number of their files."""
+    counts, earlier = ({name: sum(row[name] for row in part) for name in COUNTS} for part in (known + added, known))
+    return {**counts, "before": {"num_files": len(known), **earlier}}
 
 
 def undo_ingest(dataset: str) -> TakenBack:

@@ -10,7 +10,7 @@ import polars as pl
 
 from dyformer.logs.moments import written_moment
 from dyformer.logs.time_windows import TimeUnit, horizon_length
-from dyformer.scoring.event_forecaster import FittedEventForecaster
+from dyformer.scoring.event_forecaster import FittedEventForecaster, TooFewPastEvents
 from dyformer.scoring.event_horizon import FittedHorizon, horizon_starts
 from dyformer.scoring.live_ranking import LiveRanking, NodeIds, Ranking
 from dyformer.scoring.packed_ranking import PackedRanking
@@ -177,8 +177,11 @@ def checked_horizons(layout: Layout, dataset: str, names: Sequence[str], *, at: 
         times = scan_events(layout, dataset, version).select("time")
         times = times if at is None else times.filter(pl.col("time") < at)
         time_E = times.sort("time").collect()["time"].to_numpy()
-        for length in lengths.values():
-            horizon_starts(time_E, length)
+        for name, length in lengths.items():
+            try:
+                horizon_starts(time_E, length)
+            except TooFewPastEvents as error:
+                raise TooFewPastEvents(f"horizon {name!r}: {error}") from None
     return lengths
 
 

@@ -63,7 +63,7 @@ def start_of(snapshots: str, experiment: Experiment) -> Start:
     newest = champion_of(opened.layout, opened.dataset)
     record = _before(newest, end_time)
     if newest is None or record is None:
-        return Start(reason=f"{FRESH} there was no champion")
+        return Start(reason=f"{FRESH} there was no champion before step {opened.num_steps} was compared")
     if not record["models"]:
         return Start(reason=f"{FRESH} the champion, {record['title']}, has no weights")
     if (problem := unusable(opened, record)) is not None:

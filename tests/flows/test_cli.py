@@ -376,6 +376,7 @@ def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..
     assert code == 0
     assert "[0.12, -0.05, ... 5 values]" in output
     assert "[1.5, 2.0]" in output
+    assert "│ once a week; once, a day │" in dyformer("sql", "select ['once a week', 'once, a day'] as reasons")[1]
     assert json.loads(dyformer("sql", statement, "--json")[1])[0]["vector"] == [0.123, -0.05, 1.0, 2.0, 3.0]
 
 

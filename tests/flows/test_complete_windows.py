@@ -346,7 +346,7 @@ def test_retrain_commits_and_has_nothing_to_do_while_there_are_too_few_windows(
 ):
     (store / "a.csv").write_text("\n".join(["source,target,time", *rows_of(1, 2), ""]))
     assert command("retrain", "mylog", "--log", str(store / "a.csv"), *READING) == 3
-    assert "mylog has 1 complete windows" in capsys.readouterr().out
+    assert "mylog has 1 complete window of" in capsys.readouterr().out
     assert newest_version(Layout.from_environment(), "mylog") == 1
     (store / "b.csv").write_text("\n".join(["source,target,time", *rows_of(3), ""]))
     assert command("run", "mylog", "--log", str(store / "b.csv"), *READING) == 1

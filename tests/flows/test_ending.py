@@ -148,6 +148,20 @@ def test_a_terminal_too_narrow_for_the_words_of_a_row_has_a_line_for_each_value(
     assert ["│", *(["a-word", "│"] * 9)] in printed["120"]
 
 
+def test_a_terminal_too_narrow_for_a_long_text_has_a_line_for_each_value(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    frame = pl.DataFrame({"rank": [1, 2], "linked_before": ["yes", "no"], "reasons": ["a word and more " * 4, "few"]})
+    printed = {}
+    for width in ("50", "51"):  # 4 + 13 + 24 characters, 4 borders and 6 blanks are 51
+        monkeypatch.setenv("COLUMNS", width)
+        print_frame(frame)
+        printed[width] = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["│", "reasons", "│", "few", "│"] in printed["50"]
+    assert ["│", "2", "│", "no", "│", "few", "│"] in printed["51"]
+
+
 def test_name_of_a_file_with_control_characters_is_written_in_escapes(tmp_path: Path, store: Path):
     (tmp_path / "log\x1b[31m.csv").write_text("a\nb\nc\n")
     arguments = ("ingest", "mine", "--log", str(tmp_path / "log\x1b[31m.csv"))

@@ -141,6 +141,16 @@ def test_windows_are_listed_as_the_user_writes_them(dyformer: Callable[..., tupl
     assert (windows["mine"], windows["rds"]) == ("4 equal", "100 equal")
 
 
+def test_a_window_that_replaces_another_one_is_named_with_what_it_changes(dyformer: Callable[..., tuple[int, str]]):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    assert "from now on" not in dyformer("ingest", "mine", "--log", "log.csv", "--window", "2d")[1]
+    assert "from now on" not in dyformer("snapshots", "mine", "--window", "2d")[1]
+    code, output = dyformer("snapshots", "mine", "--window", "3d")
+    assert code == 0
+    assert "mine: windows of '3d' from now on, where no --window is given; before, of '2d'" in output
+    assert "from now on" not in dyformer("snapshots", "mine")[1]
+
+
 def test_a_new_file_may_drop_the_duplicates_that_an_earlier_one_has(dyformer: Callable[..., tuple[int, str]]):
     Path("logs").mkdir()
     Path("logs/a.csv").write_text("\n".join([HEADER, *ROWS, ROWS[0]]))

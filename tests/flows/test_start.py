@@ -80,9 +80,10 @@ def test_a_run_that_is_repeated_after_its_own_promotion_starts_where_it_did(snap
 
 
 def test_the_first_run_repeated_is_from_scratch_again(snapshots: str) -> None:
-    assert start_of(snapshots, EXPERIMENT) == Start(reason=f"{FRESH} there was no champion")
+    expected = Start(reason=f"{FRESH} there was no champion before step {NUM_STEPS} was compared")
+    assert start_of(snapshots, EXPERIMENT) == expected
     champion(snapshots, NUM_STEPS, model(snapshots, 6))
-    assert start_of(snapshots, EXPERIMENT) == Start(reason=f"{FRESH} there was no champion")
+    assert start_of(snapshots, EXPERIMENT) == expected
 
 
 @pytest.mark.parametrize(("every", "fresh"), [(1, True), (2, False), (3, True), (4, False)])

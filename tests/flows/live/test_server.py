@@ -279,7 +279,7 @@ def test_a_fit_that_read_what_was_taken_back_meanwhile_is_not_served(
 
 def test_a_horizon_that_is_too_long_is_refused_before_anything_is_fitted(store, monkeypatch):
     monkeypatch.setattr(live, "open_ranking", lambda *_given, **_options: pytest.fail("a ranking is opened"))
-    with pytest.raises(TooFewPastEvents, match="choose a shorter horizon"):
+    with pytest.raises(TooFewPastEvents, match=r"horizon '30d': .* choose a shorter horizon"):
         LiveService(layout=store, dataset=NAME, show=silent, lengths=("30d",))
 
 
