@@ -237,7 +237,10 @@ def drop(
     if not yes:
         typer.confirm(f"Remove {removed} from {layout.root}?", abort=True)
     drop_dataset(layout, dataset)
-    print(f"removed {removed} from {layout.root}; runs and models in MLflow and files in 1_raw were kept")
+    print(
+        f"removed {removed} from {layout.root}; runs and models in MLflow and files in 1_raw were kept, and so was a"
+        f" schedule, if it has one, which ingests it again (`dyformer schedule {dataset} --remove`)"
+    )
 
 
 @app.command()

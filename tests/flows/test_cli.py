@@ -396,6 +396,7 @@ def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Call
     code, output, errors = dyformer("drop", "relative", "--yes")
     assert (code, errors) == (0, "")
     assert "MLflow" in output
+    assert "`dyformer schedule relative --remove`" in output
     assert [path.parts[-2:] for path in (tmp_path / "store").rglob("dataset=*")] == [("2_events", "dataset=other")]
     assert dyformer("ingest", *log, "--window", "1d", "--time-unit", "s")[0] == 0
 
