@@ -34,10 +34,19 @@ class LastPartner:
 
 
 def last_partner_scores(log: EventLog, queries: EventQueries) -> Iterator[NDArray[np.float64]]:
-    """Give 1 for a source's newest visible partner, per block [n, C]."""
-    for time_nC in _contact_times(log, queries):
-        newest_n1 = time_nC.max(axis=1, keepdims=True, initial=-np.inf)
-        yield ((time_nC == newest_n1) & (time_nC > -np.inf)).astype(np.float64)
+    """Give 1 for a source's newest visible partner, per block [n, C]; it may be none of the candidates."""
+    newest_Q = _newest_times(log, queries)
+    for block, time_nC in zip(query_blocks(log, queries), _contact_times(log, queries), strict=True):
+        yield ((time_nC == newest_Q[block, None]) & (time_nC > -np.inf)).astype(np.float64)
+
+
+def _newest_times(log: EventLog, queries: EventQueries) -> NDArray[np.float64]:
+    """Give the time of the newest visible event of each query's source, [Q], or minus infinity."""
+    size = len(log) + 1
+    key_E1 = np.concatenate([[-1], np.sort(log.source_E * size + np.arange(len(log)))])
+    newest_Q = key_E1[np.searchsorted(key_E1, queries.source_Q * size + queries.num_visible_Q) - 1]
+    source_Q, event_Q = np.divmod(newest_Q, size)
+    return np.where(source_Q == queries.source_Q, np.append(log.time_E, 0)[event_Q], -np.inf)
 
 
 def _contact_times(log: EventLog, queries: EventQueries, *, both_ways: bool = False) -> Iterator[NDArray[np.float64]]:

@@ -36,6 +36,22 @@ def test_the_last_partner_has_one(source: int, time: int, expected: list[float])
     assert scores(LastPartner(), source, time) == expected
 
 
+@pytest.mark.parametrize(("candidates", "expected"), [([0, 2, 3], [0, 0, 0]), ([1, 2, 3], [1, 0, 0]), ([2, 3], [0, 0])])
+def test_an_older_partner_is_not_the_last_one_where_that_is_no_candidate(candidates: list[int], expected: list[int]):
+    query = EventQueries(
+        source_Q=np.array([0]),
+        time_Q=np.array([6]),
+        num_visible_Q=np.array([3]),
+        candidate_QC=np.array([candidates]),
+    )
+    [score_1C] = LastPartner().fit_events(LOG, NO_QUERY, NO_QUERY, seed=0)(LOG, query)
+    assert score_1C.tolist() == [expected]
+
+
+def test_a_source_without_a_visible_event_has_no_last_partner():
+    assert scores(LastPartner(), 1, 4) == [0] * 4
+
+
 def test_partners_of_one_time_are_tied():
     log = log_of([(0, 0, 1), (0, 1, 5), (0, 2, 5), (0, 1, 7)])
     assert scores(LastPartner(), 0, 6, log) == [0, 1, 1]
