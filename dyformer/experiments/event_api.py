@@ -25,6 +25,7 @@ from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForeca
 from dyformer.scoring.event_heads import Done
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
+from dyformer.scoring.sent_events import check_id
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import EventState
 
@@ -147,6 +148,7 @@ class EventModel:
             raise ValueError(f"source = {source!r}: expected an id, found {type(source).__name__}")
         [name] = id_texts(source)
         self._check_ids([name])
+        check_id("source", name)
         unit, newest = self._plan.time_unit, self._ranking.newest_time
         moment = None if at is None else _moment(at, unit)
         if moment is not None and newest is not None and moment <= newest:

@@ -140,6 +140,9 @@ def test_a_source_that_is_no_id_of_the_log_is_refused():
             grown.rank(wrong)
     with pytest.raises(ValueError, match=r"source = 1\.0: expected an id, found float"):
         model().rank(1.0)
+    for wrong in ("", " ", "7.0"):  # which would be ranked as a new source
+        with pytest.raises(ValueError, match=r"the source .*: expected an id as the log has it"):
+            model().rank(wrong)
 
 
 def test_observed_events_have_the_weights_of_the_column_that_the_log_has_them_in():
