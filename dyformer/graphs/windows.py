@@ -131,6 +131,8 @@ def split_windows(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit
     if window.rule == "equal_count":
         return _equal_count(time_R[begin:end], int(begin), window.count or 1)
     bound_B = _time_bounds(first, last, window, time_unit)
+    if window.trim_start is not None:  # a calendar period begins before the first row that the trim leaves
+        bound_B[0] = first
     row_B = np.searchsorted(time_R, bound_B, "left")
     row_B[-1] = end
     return Windows(start_time_T=bound_B[:-1], end_time_T=bound_B[1:], first_row_T=row_B[:-1], end_row_T=row_B[1:])

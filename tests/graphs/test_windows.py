@@ -105,6 +105,18 @@ def test_trims_include_their_own_moments_and_windows_by_count_divide_the_rest():
     assert (by_count.first_row_T.tolist(), by_count.end_row_T.tolist()) == ([2, 4, 5], [4, 5, 6])
 
 
+def test_a_calendar_window_has_none_of_the_rows_that_a_trim_removes():
+    days = ("2024-01-10", "2024-01-12", "2024-01-20", "2024-02-03", "2024-03-01")
+    time_R = np.array([micros(f"{day}T00:00", "UTC") for day in days])
+    found = split_windows(time_R, Window(rule="calendar", length="1mo", trim_start="5d"), "us")
+    assert (found.first_row_T.tolist(), found.end_row_T.tolist()) == ([2, 3, 4], [3, 4, 5])
+    assert found.start_time_T.tolist() == [
+        micros("2024-01-15T00:00", "UTC"),  # of the trim: January begins before
+        micros("2024-02-01T00:00", "UTC"),
+        micros("2024-03-01T00:00", "UTC"),
+    ]
+
+
 def test_days_of_a_zone_have_23_hours_when_the_clocks_go_forward():
     time_R = np.array([micros("2024-03-30T13:00", "Europe/Berlin"), micros("2024-04-01T13:00", "Europe/Berlin")])
     found = split_windows(time_R, Window(rule="calendar", length="1d", time_zone="Europe/Berlin"), "us")
