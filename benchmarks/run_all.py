@@ -18,6 +18,7 @@ NO_BENCHMARKS = (
     *("vector_uses", "event_vectors"),  # their results are in docs/when_to_train.md
     "sequence_view",  # its results are in docs/experiments.md
     *("event_calibration", "new_partners"),  # they read the logs of others
+    "pushed_quality",  # it reads the logs of others, and its results are in RESULTS.md
     "store_requests",  # it needs an S3 server and minutes, and its results are in RESULTS.md
 )
 SECONDS_EACH = 300.0
