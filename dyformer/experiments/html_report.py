@@ -75,7 +75,6 @@ table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-siz
 nav a {{ display: inline-block; margin: .2rem 1.2rem .2rem 0; }}
 th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }}
 img {{ max-width: 100%; height: auto; display: block; margin: 1.5rem 0; }}
-@media (max-width: 40rem) {{ .wide img {{ max-width: none; width: 40rem; }} .beside img {{ width: 100%; }} }}
 </style>
 </head>
 <body>
@@ -272,8 +271,7 @@ def _section(title: str, tables: Sequence[PrintedTable], plots: Iterable[tuple[s
         yield f'<h2 id="{re.sub(r"[^a-z]+", "-", title.lower())}">{escape(title)}</h2>'
         yield from (f"<p>{_with_code(sentence)}</p>" for table in tables for sentence in table.sentences)
         for name, plot in drawn:
-            image = f'<img alt="{escape(name)}" src="data:image/png;base64,{_encoded(plot)}">'
-            yield f'<div class="wide">{image}</div>'
+            yield f'<img alt="{escape(name)}" src="data:image/png;base64,{_encoded(plot)}">'
         for table in tables:
             yield from _folded(table.title, _table(table))
 

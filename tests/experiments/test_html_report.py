@@ -147,13 +147,6 @@ def test_the_drift_of_the_first_steps_has_a_table_and_no_empty_plot():
     assert "Drift of each step" not in page
 
 
-def test_a_plot_is_scrolled_on_a_narrow_screen_and_keeps_its_size():
-    page = html_report(ranking("5"), "mylog", counts={})
-    assert page.count('<div class="wide"><img ') == len(plots_of(page)) > 0
-    narrow = ".wide img { max-width: none; width: 40rem; } .beside img { width: 100%; }"
-    assert f"@media (max-width: 40rem) {{ {narrow} }}" in page
-
-
 def test_what_a_service_knows_comes_before_the_comparison_and_each_part_has_its_heading():
     links = {"Forecasts for step 6": pl.DataFrame({"source": ["a"], "target": ["b"], "probability": [0.5]})}
     inputs = pl.DataFrame({"inputs": ["contacts"], "gain": [1.0]})
