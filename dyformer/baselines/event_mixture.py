@@ -34,12 +34,17 @@ class EventMixture:
     both_ways: bool = False
 
     def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:
-        """Choose the weights with the best MRR on at most 2,000 validation queries, evenly spread."""
+        """Choose the weights with the best MRR on at most 2,000 validation queries, evenly spread.
+
+        In a log with one side, events of a source with itself are none of them, because no source ranks itself.
+        """
+        target_Q = log.target_E[len(training) :]
+        row_Q = np.arange(len(validation)) if log.two_sides else np.flatnonzero(validation.source_Q != target_Q)
         most = min(NUM_CHOICE, MAX_CHOICE_CELLS // max(log.num_targets, 1))
-        step = max(1, -(-len(validation) // max(most, 1)))
+        row_Q = row_Q[:: max(1, -(-len(row_Q) // max(most, 1)))]
         names = ("source_Q", "time_Q", "num_visible_Q")
-        queries = EventQueries(**{name: getattr(validation, name)[::step] for name in names})
-        chosen = chosen_targets(queries.source_Q, queries.time_Q, log.target_E[len(training) :][::step])
+        queries = EventQueries(**{name: getattr(validation, name)[row_Q] for name in names})
+        chosen = chosen_targets(queries.source_Q, queries.time_Q, target_Q[row_Q])
         blocks = list(self.parts(log, queries))
 
         def value(weight_K: NDArray[np.float64]) -> float:

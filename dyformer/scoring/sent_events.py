@@ -11,14 +11,14 @@ from typing import Any
 from dyformer.logs.contract import TimeRange, far_time
 from dyformer.logs.moments import UnreadableMoment, expected_times, read_moment, written_moment
 from dyformer.logs.time_windows import TimeUnit
-from dyformer.logs.validation import LAST_STEP
+from dyformer.logs.validation import LAST_STEP, WHOLE_FLOAT
 from dyformer.scoring.live_ranking import NamedEvents
 
 MOST_LETTERS = 1_000  # of an id
 MOST_NAMED = 40  # letters of a wrong value in an error
 AHEAD = 86_400_000_000  # microseconds that an event may be ahead of this machine's clock
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-FLOAT = re.compile(r"[+-]?\d+\.0*")  # an ingest reads 7.0 as 7
+FLOAT = re.compile(WHOLE_FLOAT)  # an ingest reads 7.0 as 7
 
 
 class BadEvent(ValueError):

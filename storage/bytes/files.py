@@ -331,11 +331,12 @@ def remove(address: str) -> None:
 def remove_folder(folder: str) -> None:
     """Delete a folder and all below it; a local one disappears in one rename. A missing folder is no error.
 
-    In an object store manifests go before other files, so that a reader finds a whole artifact or none.
+    In an object store manifests go before other files, so that a reader finds a whole artifact or none, and those of
+    greater numbers last, so that a log whose removal is killed is not taken for a smaller one.
     Of a symbolic link only the link is deleted; a file in place of a folder is deleted.
     """
     if is_remote(folder):
-        for address in sorted(find(folder), key=lambda each: each.rpartition("/")[2] != MANIFEST):
+        for address in sorted(find(folder), key=lambda each: (each.rpartition("/")[2] != MANIFEST, len(each), each)):
             remove(address)
     elif Path(folder).is_symlink() or Path(folder).is_file():  # a link's target is no part of the store
         Path(folder).unlink()

@@ -1,5 +1,7 @@
 """The mixture chooses its weights on validation events and beats its parts where they add up."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from event_logs import log_of, random_log
@@ -50,6 +52,30 @@ def test_chosen_weights_are_the_best_on_validation(monkeypatch: pytest.MonkeyPat
         values.append(validation_mrr(EventMixture()))
     assert max(values) <= mixed
     assert len(set(values)) == 3
+
+
+def test_events_of_a_source_with_itself_do_not_count_for_the_weights():
+    log = random_log(num_events=600, num_nodes=12, num_times=400, two_sides=False)
+    first = split_events(log).first_validation
+    source_E, target_E = log.source_E.copy(), log.target_E.copy()
+    own_S = np.arange(first, split_events(log).first_test, 2)  # every other one of validation
+    target_E[own_S] = source_E[own_S]
+    with_own = replace(log, target_E=target_E)
+    trial = EventTrial(log=with_own, splits=split_events(with_own), visibility=Visibility())
+    until_test, training, validation = trial.fitting
+    seen = []
+
+    def ranks(scores, log, queries, chosen):
+        seen.append((queries, chosen.target_Q))
+        return event_ranks(scores, log, queries, chosen)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_mixture, "event_ranks", ranks)
+        EventMixture().fit_events(until_test, training, validation, seed=0)
+    queries, target_Q = seen[0]
+    assert (queries.source_Q != target_Q).all()
+    part = trial.splits.events("validation")
+    assert len(target_Q) == (source_E[part] != target_E[part]).sum() > 0
 
 
 def test_weights_depend_on_validation_alone():

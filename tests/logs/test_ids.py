@@ -3,6 +3,7 @@
 import io
 import json
 import uuid
+from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from raw_logs import EPOCH, SECOND, read, reasons
 
 from dyformer.logs.ids import ID, as_texts, compact, num_digits, united
+from dyformer.scoring.sent_events import BadEvent, check_id, checked_event
 
 INEXACT = "id beyond 2^53 as a float, which stands for several integers"
 UUID = "550e8400-e29b-41d4-a716-446655440000"
@@ -145,6 +147,15 @@ def id_or_reason(content: str | bytes) -> str:
 @pytest.mark.parametrize(("text", "expected"), TEXTS)
 def test_a_text_is_the_same_id_in_every_format(kind: str, text: str, expected: str):
     assert id_or_reason(in_format(kind, text)) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), TEXTS)
+def test_an_event_is_accepted_if_an_ingest_reads_its_ids_as_they_are(text: str, expected: str):
+    stays = nullcontext() if text == expected else pytest.raises(BadEvent)
+    with stays:
+        check_id("source", text)
+    with stays:
+        assert checked_event("u1", text, 1, 1.0, "s").target == text
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, sa
 from storage.bytes import checksums, files, objects
 from storage.bytes.checksums import Damaged
 from storage.bytes.objects import StoreUnreachable
+from storage.events import versions
 from storage.events.declarations import declaration, declare
 from storage.events.table import ingested_datasets, newest_version, node_dictionary, read_events
 from storage.events.versions import TableDamaged
@@ -342,6 +343,22 @@ def test_the_manifest_of_a_removed_artifact_goes_first(layout: Layout, monkeypat
     files.remove_folder(address)
     assert removed[0] == f"{address}/manifest.json"
     assert len(removed) == len(CONTENTS) + 1
+
+
+def test_a_log_whose_removal_is_killed_is_whole_or_has_no_commit(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    declare(layout, "chat", {"window": "7d"})
+    for number in range(11):
+        append(layout, "chat", FIRST, f"sha-{number}")
+    remove, found = files.remove, []
+
+    def removed(address: str) -> None:
+        remove(address)
+        if address.endswith("manifest.json"):
+            found.append(versions.newest(layout, "chat").number)
+
+    monkeypatch.setattr(files, "remove", removed)
+    files.remove_folder(layout.of_dataset(layout.datasets, "chat"))
+    assert found == [11] * 10 + [0]
 
 
 def test_a_damaged_table_in_an_object_store_is_named(layout: Layout):
