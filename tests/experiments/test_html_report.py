@@ -45,7 +45,8 @@ def rows(protocol: str, steps: tuple[str, ...], *cells: tuple[str, str, str]) ->
         for method, value in (("Ours", 0.8), ("L3", 0.7)):
             about = {"dataset": "mylog", "protocol": protocol, "method": method, "seed": 0, "metric": metric}
             about |= {"family": family, "slice": part, "is_baseline": method == "L3", "best_baseline": "L3"}
-            numbers = {"value": value, "num_pairs": 40, "low": value - 0.1, "high": value + 0.1}
+            numbers = {"value": value, "num_pairs": 40 if part == "busiest" else 50}
+            numbers |= {"low": value - 0.1, "high": value + 0.1}
             found += [{**about, **numbers, "step": step} for step in (*steps, "macro")]
     return pl.DataFrame(found, schema=METRICS_SCHEMA)
 
@@ -84,6 +85,14 @@ def test_page_has_the_tables_sentences_and_plots_of_both_protocols():
         "AUC with intervals, all links",
     ]
     assert all(image.startswith(b"\x89PNG") for image in page.plots().values())
+
+
+def test_one_plot_is_drawn_where_all_nodes_are_the_busiest_ones():
+    metrics = ranking("5").with_columns(num_pairs=pl.lit(50))
+    titles = list(Page(html_report(metrics, "mylog", counts={}, verdict=VERDICT)).plots())
+    assert [title for title in titles if "ten best partners" in title] == [
+        "Precision of the ten best partners, known nodes"
+    ]
 
 
 def test_the_plots_of_a_page_are_those_that_a_browser_finds():
