@@ -127,9 +127,13 @@ def _published_values(opened: Snapshots) -> pl.DataFrame:
 
 
 def _known(opened: Snapshots) -> pl.DataFrame:
-    """Read the ledger of the steps up to the newest one: what this step publishes is no part of its drift."""
-    start = opened.time("start_time", opened.num_steps)
-    return ledger(opened.layout, opened.dataset).filter(pl.col("start_time") <= start)
+    """Read the ledger of the steps up to the newest one: what this step publishes is no part of its drift.
+
+    `step` is that of these snapshots, because windows that replaced others have other numbers.
+    """
+    steps = opened.steps.select("start_time", "step").unique("start_time", keep="first", maintain_order=True)
+    published = ledger(opened.layout, opened.dataset).drop("step")
+    return published.join(steps, on="start_time", maintain_order="left")
 
 
 def _shifts(opened: Snapshots, published: list[dict[str, Any]]) -> Iterator[tuple[int, str, float]]:

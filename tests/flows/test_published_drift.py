@@ -1,5 +1,6 @@
 """Drift of what was published: which publications are compared, with tables that are not stored."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -79,3 +80,12 @@ def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(drift, "_shifts", lambda opened, own: seen.extend(row["number"] for row in own) or [])
     assert drift._published_values(None).is_empty()  # pyright: ignore
     assert seen == [1, 2]
+
+
+def test_publications_of_windows_that_were_replaced_have_the_present_numbers(monkeypatch: pytest.MonkeyPatch):
+    """Windows of five were replaced by those of ten: the forecast of the time 30 was of step 7, and is of step 4."""
+    published = pl.DataFrame({"number": [1, 2, 3], "step": [7, 8, 5], "start_time": [30, 35, 40]})
+    monkeypatch.setattr(drift, "ledger", lambda layout, dataset: published)
+    steps = pl.DataFrame({"step": [1, 2, 3, 4], "start_time": [0, 10, 20, 30]})
+    opened: Any = SimpleNamespace(layout=None, dataset="mylog", steps=steps)
+    assert drift._known(opened).select("number", "step").rows() == [(1, 4)]
