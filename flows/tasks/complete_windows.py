@@ -14,7 +14,7 @@ from dyformer.logs.datasets import DATASETS
 from dyformer.logs.moments import UnreadableMoment, read_moment
 from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit, Window, WindowError
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from storage.artifacts.artifact import MANIFEST
+from storage.artifacts.artifact import MANIFEST, manifest
 from storage.bytes import files
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
@@ -134,10 +134,12 @@ def complete_snapshots(
 
 
 def has_report(snapshots: str) -> bool:
-    """Whether a run has reported on snapshots with the newest step of these, of the same commits."""
+    """Whether a run has reported on the steps of these snapshots, of the same windows and commits."""
     opened = open_snapshots(snapshots)
     keys = {"version": opened.steps["version"][-1], "until": opened.num_steps}
-    return bool(files.find(opened.layout.artifacts("report", opened.dataset, **keys), MANIFEST))
+    manifests = files.find(opened.layout.artifacts("report", opened.dataset, **keys), MANIFEST)
+    reports = (manifest(location.removesuffix(f"/{MANIFEST}")) for location in manifests)
+    return any(report is not None and opened.has_history(report) for report in reports)
 
 
 def moment(text: str, time_unit: TimeUnit) -> int:

@@ -17,11 +17,18 @@ from dyformer.graphs.windows import WindowsMove, complete_ends
 from dyformer.logs.time_windows import Window, WindowError
 from flows.cli import main
 from flows.tasks import train
-from flows.tasks.complete_windows import TooFewWindows, complete_snapshots, make_complete_snapshots, moment
+from flows.tasks.complete_windows import (
+    TooFewWindows,
+    complete_snapshots,
+    has_report,
+    make_complete_snapshots,
+    moment,
+)
+from flows.tasks.finished import planned_report
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model
-from storage.artifacts.artifact import lineage_of, read_bytes
+from storage.artifacts.artifact import lineage_of, read_bytes, write_artifact
 from storage.artifacts.made import address_of
 from storage.events.table import newest_version
 from storage.layout import Layout
@@ -327,6 +334,22 @@ def test_the_lineage_and_the_address_of_a_model_hold_the_digest_of_its_history(s
     other = replace(lineage, inputs={"history": opened.steps["history"][3]})
     assert address_of(opened.layout, other) != address_of(opened.layout, lineage)
     assert (opened.has_history(lineage), opened.has_history(other)) == (True, False)
+
+
+def test_a_report_on_other_windows_is_none_on_these(store: Path):
+    rows = [*rows_of(1, 2, 3, 4), "1,2,50"]
+    dropped(store, "first", rows)
+    tens = make_complete_snapshots("mylog")
+    assert not has_report(tens)
+    report = planned_report(tens, TINY, 0)
+    write_artifact(report.address, {"report.html": b""}, report.lineage)
+    assert has_report(tens)
+    dropped(store, "first", rows, window="9")
+    nines = make_complete_snapshots("mylog")
+    assert open_snapshots(nines).num_steps == open_snapshots(tens).num_steps
+    assert not has_report(nines)
+    dropped(store, "first", rows)
+    assert has_report(make_complete_snapshots("mylog"))
 
 
 # The commands.
