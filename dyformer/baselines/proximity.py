@@ -1,4 +1,4 @@
-"""Union graph of a history -> scores of pairs from the walks and the distance between their ends.
+"""Union graph of the newest steps -> scores of pairs from the walks and the distance between their ends.
 
 N nodes    P pairs    S distinct sources of the pairs    B sources of a block    C distinct targets
 """
@@ -23,7 +23,7 @@ class PersonalizedPageRank:
     """Score a pair by the sum of its Personalized PageRanks: of the target from the source, and the other way round."""
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
-        """Read the union of the history; labels have no effect."""
+        """Read the union of the newest `history_window` steps; labels have no effect."""
         union, teleport = graph.union, graph.config.teleport
 
         def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -48,7 +48,7 @@ class ShortestPath:
     max_distance: int = 6
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
-        """Read the union of the history; labels have no effect."""
+        """Read the union of the newest `history_window` steps; labels have no effect."""
         union = graph.union
 
         def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
