@@ -23,7 +23,7 @@ from dyformer.logs.records import as_frame
 from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, fit_on_past
 from dyformer.scoring.event_heads import Done
-from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
+from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon, horizon_starts, naming
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.scoring.sent_events import check_id
 from dyformer.streams.event_log import EventLog
@@ -228,13 +228,17 @@ def fit_events(
         two_sides=plan.bipartite,
         seconds=1.0 if plan.time_unit == "step" else 1e-6,
     )
+    for name, length in lengths.items():
+        with naming(name):
+            horizon_starts(numbered.time_E, length)  # before minutes of fitting
     method = EventForecaster(directed=plan.bipartite or plan.directed)
     say(f"event forecaster: reading the features of {len(numbered):,} events")
     fitted = fit_on_past(method, numbered, seed=seed, done=_tenths(method.num_rounds, say))
     of_pairs: dict[str, FittedHorizon] = {}
     for name, length in lengths.items():
         say(f"horizon {name}: fitting the forecaster by pair")
-        of_pairs[name] = fit_horizon(numbered, fitted.settings, length=length, seed=seed)
+        with naming(name):
+            of_pairs[name] = fit_horizon(numbered, fitted.settings, length=length, seed=seed)
     say(f"counting all {len(numbered):,} events")
     state = EventState(numbered.num_sources, numbered.num_targets, fitted.settings)
     state.observe(numbered)

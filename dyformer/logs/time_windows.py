@@ -76,7 +76,7 @@ def fixed_duration(text: str, time_unit: TimeUnit) -> int:
         )
         raise WindowError(f"the duration {text!r} does not fit a log with {has}: write {advice}")
     if unit in ("mo", "y"):
-        raise WindowError(f'{text!r} has no fixed length: write "calendar {text}", or a number of days')
+        raise WindowError(f'{text!r} has no fixed length: write a number of days, or for a window "calendar {text}"')
     return amount * FIXED_UNITS.get(unit, 1)
 
 

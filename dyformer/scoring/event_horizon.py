@@ -6,7 +6,8 @@ The horizons that end with the newest event are the past windows: the newest one
 four before it fit the heads, the newest of these with weight 1, then 1/2, 1/4 and 1/8.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -67,6 +68,15 @@ class _Window(NamedTuple):
     active_S: NDArray[np.int64]
     known_S: NDArray[np.int64]
     num_targets: int
+
+
+@contextmanager
+def naming(horizon: str) -> Iterator[None]:
+    """Let the message of TooFewPastEvents begin with the horizon for which the events are too few."""
+    try:
+        yield
+    except TooFewPastEvents as error:
+        raise TooFewPastEvents(f"horizon {horizon!r}: {error}") from None
 
 
 def horizon_starts(time_E: NDArray[np.int64], length: int) -> list[int]:

@@ -10,8 +10,8 @@ import polars as pl
 
 from dyformer.logs.moments import written_moment
 from dyformer.logs.time_windows import TimeUnit, horizon_length
-from dyformer.scoring.event_forecaster import FittedEventForecaster, TooFewPastEvents
-from dyformer.scoring.event_horizon import FittedHorizon, horizon_starts
+from dyformer.scoring.event_forecaster import FittedEventForecaster
+from dyformer.scoring.event_horizon import FittedHorizon, horizon_starts, naming
 from dyformer.scoring.live_ranking import LiveRanking, NodeIds, Ranking
 from dyformer.scoring.packed_ranking import PackedRanking
 from dyformer.streams.event_log import NumberedEvents
@@ -178,10 +178,8 @@ def checked_horizons(layout: Layout, dataset: str, names: Sequence[str], *, at: 
         times = times if at is None else times.filter(pl.col("time") < at)
         time_E = times.sort("time").collect()["time"].to_numpy()
         for name, length in lengths.items():
-            try:
+            with naming(name):
                 horizon_starts(time_E, length)
-            except TooFewPastEvents as error:
-                raise TooFewPastEvents(f"horizon {name!r}: {error}") from None
     return lengths
 
 

@@ -176,6 +176,16 @@ def test_a_horizon_has_the_probability_of_each_pair_within_it():
         dyformer.fit_events(log, horizons="6x")
 
 
+def test_a_horizon_without_enough_events_before_it_is_named_before_the_fit(monkeypatch):
+    log, said = dyformer.read_log(frame(ROWS), time_unit="s", bipartite=True), []
+    with pytest.raises(ValueError, match=r"^horizon '300d': past horizons with at least 20 events before them: 0; "):
+        dyformer.fit_events(log, horizons=["30m", "300d"], progress=said.append)
+    assert said == []
+    monkeypatch.setattr(event_horizon, "_check_labels", lambda _: event_horizon.horizon_starts(np.arange(0), 1))
+    with pytest.raises(ValueError, match=r"^horizon '30m': past horizons"):
+        dyformer.fit_events(log, horizons=["30m"])
+
+
 def test_times_are_dates_and_ids_keep_their_type():
     numbers = model([(int(user[1:]), int(page[1:]), time) for user, page, time in ROWS])
     at = datetime.fromtimestamp(NEXT + 1_000, UTC)

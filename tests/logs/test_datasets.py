@@ -123,7 +123,7 @@ def test_durations_are_in_the_unit_of_the_log():
     [
         ("10d", "step", "does not fit a log with integer steps: write a plain number"),
         ("3", "s", "does not fit a log with clock times: write a number with a unit"),
-        ("1y", "s", '"calendar 1y"'),
+        ("1y", "s", 'write a number of days, or for a window "calendar 1y"'),
         ("ten days", "s", "is not a duration"),
     ],
 )
