@@ -183,7 +183,7 @@ def predict(  # noqa: PLR0913, because each option is an argument
 
     With --set, DyFormer is trained first by these settings, unless it was trained before.
     """
-    experiment = experiment_from(changes)
+    experiment = experiment_from(changes).check_interactions()
     check_ingested(dataset)
     from flows.tasks.complete_windows import later_windows, make_complete_snapshots
     from flows.tasks.evaluation.promote import champion_to_publish

@@ -162,7 +162,7 @@ def predict(
     With changed settings, DyFormer is trained first, unless it was trained before. Forecasts as of a time after which
     further windows are complete are not published. Raises ValueError.
     """
-    experiment, snapshots = experiment_of(changes), complete_task(dataset, as_of, version)
+    experiment, snapshots = experiment_of(changes).check_interactions(), complete_task(dataset, as_of, version)
     too_late = later_windows(snapshots)
     if changes:
         models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]

@@ -1,10 +1,11 @@
-"""Vectors that cannot be used."""
+"""Vectors and settings that cannot be used, and the first forecasts."""
 
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from flows.stages import predict
 from flows.tasks.predict import check_vectors, first_rows, read_vectors
 from storage.artifacts.artifact import Lineage, write_artifact
 
@@ -19,6 +20,12 @@ def test_vectors_that_cannot_be_used_are_named():
     for wrong in (*(pl.Series(rows, dtype=pl.List(pl.Float32)) for rows in others), sound.cast(pl.List(pl.Float64))):
         with pytest.raises(ValueError, match="the artifact"):
             check_vectors(wrong, "the artifact")
+
+
+def test_a_flow_refuses_noise_before_it_trains(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flows.stages.complete_task", lambda *_: pytest.fail("it has begun"))
+    with pytest.raises(ValueError, match=r"leave graph\.noise out"):
+        predict.fn("mylog", {"graph.noise": 0.1})
 
 
 def test_the_first_forecasts_show_each_pair_once_its_source_first(monkeypatch: pytest.MonkeyPatch):
