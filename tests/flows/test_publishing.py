@@ -21,15 +21,17 @@ from flows.tasks.ingest import ingest_log, undo_ingest
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback
-from flows.tasks.publishing.ledger import write_outcomes
+from flows.tasks.publishing.ledger import send_ledger, write_outcomes
 from flows.tasks.publishing.publications import is_late, publish
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
 from storage.artifacts.artifact import digest, read_bytes, read_table, write_artifact
+from storage.artifacts.made import planned
 from storage.bytes import files
 from storage.champions import champion_problems, champions, complete_rows, latest, ledger, outcomes, publications
 from storage.layout import FORECAST, Layout
 from storage.queries import query
+from storage.tracking.runs import open_tracker
 from storage.verification import faults, repaired
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -270,6 +272,28 @@ def test_the_ledger_has_what_came_of_each_publication_once_its_step_is_complete(
     assert parts["num_pairs"][0] == parts["num_pairs"][1] + parts["num_pairs"][2]
 
 
+def test_a_tracked_outcome_that_is_made_anew_is_replaced(
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+    empty_database: Callable[[Path], Path],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    empty_database(tmp_path / "store" / "mlflow.db")
+    published_by_l3(snapshots)
+    tracked = []
+    for name, rows in (("wrong", rows_of(8)), ("right", rows_of(6))):
+        in_step = [f"{row.rpartition(',')[0]},{60 + number % 10}" for number, row in enumerate(rows)]
+        grown(tmp_path, name, [*in_step, "1,2,70"])
+        [address] = write_outcomes(make_complete_snapshots("mylog"))
+        run = send_ledger(open_tracker(layout()), address)["run"]
+        tracked.append(open_tracker(layout()).client().get_run(run).data.metrics["ledger/num_came"])
+        assert tracked[-1] == ledger(layout(), "mylog")["num_came"][0]
+        if name == "wrong":
+            undo_ingest("mylog")
+    assert tracked[0] != tracked[1]
+
+
 def test_nodes_of_rows_that_were_taken_back_have_pairs_that_did_not_come(
     snapshots: str,  # noqa: F811
     tmp_path: Path,
@@ -327,6 +351,15 @@ def test_forecasts_of_windows_that_were_moved_have_no_outcome(snapshots: str, tm
     moved = make_complete_snapshots("mylog")
     assert open_snapshots(moved).time("start_time", 2) == 15
     assert write_outcomes(moved) == []
+
+
+def test_forecasts_of_windows_that_were_replaced_have_no_outcome(snapshots: str, tmp_path: Path):  # noqa: F811
+    published_by_l3(snapshots)  # for the times 60 to 69
+    (tmp_path / "complete.csv").write_text("\n".join(["source,target,time", *rows_of(6), "1,2,70", ""]))
+    ingest_log("mylog", {"log": [str(tmp_path / "complete.csv")], "window": "5"}, lambda text: None)
+    shorter = make_complete_snapshots("mylog")
+    assert 60 in open_snapshots(shorter).steps["start_time"]
+    assert write_outcomes(shorter) == []
 
 
 @pytest.fixture
@@ -521,6 +554,26 @@ def test_a_champion_whose_publication_is_missing_is_not_rolled_back_to(
         with pytest.raises(ValueError, match=f"{reason}.* missing, those of champion 3"):
             rollback("mylog", 3)
         assert record_of() == before
+
+
+def test_a_rollback_needs_no_vectors_onto_which_those_of_its_champion_were_rotated(
+    snapshots: str,  # noqa: F811
+    two_published: list[str],
+):
+    opened = open_snapshots(snapshots)
+    model = contender_of(snapshots, 5.0).models[-1]
+    contents = {"vectors": pl.DataFrame({"id": [1], "space_id": ["any"]})}
+    earlier = planned(opened.layout, opened.lineage("vectors", until=5, settings={}, inputs=(model,)))
+    write_artifact(earlier.address, contents, earlier.lineage)
+    onto = {"onto": opened.layout.relative(earlier.address)}
+    inputs = (model, earlier.address)
+    rotated = planned(opened.layout, opened.lineage("vectors", until=5, settings=onto, inputs=inputs))
+    write_artifact(rotated.address, contents, rotated.lineage)
+    rollback("mylog")
+    assert publish(snapshots, L3, two_published[0], rotated.address) is not None
+    rollback("mylog", 2)
+    files.remove_folder(earlier.address)  # as verify --repair does with a damaged one
+    assert rollback("mylog", 3)["title"] == "L3"
 
 
 def test_the_alias_goes_to_what_the_present_champion_published_alone(

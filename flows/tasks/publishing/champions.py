@@ -8,7 +8,7 @@ from flows.tasks.evaluation.promote import MISSING, MOST_TRIES, champion_of, is_
 from flows.tasks.publishing.publications import ROLLBACK, is_late, publish_again
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
-from storage.artifacts.artifact import lineage_of, manifest, read_bytes
+from storage.artifacts.artifact import Lineage, lineage_of, manifest, read_bytes
 from storage.artifacts.made import HISTORY
 from storage.bytes.checksums import sha256
 from storage.champions import (
@@ -70,7 +70,6 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     if "vectors" not in addresses:
         return {}
     forecast, vectors = lineage_of(addresses["forecasts"]), lineage_of(addresses["vectors"])
-    [model] = set(vectors.inputs) - {HISTORY, vectors.settings.get("onto")}
     assert forecast.max_event_time is not None
     opened = open_snapshots(make_snapshots(dataset, forecast.table_version, forecast.max_event_time + 1))
     present = champion_of(layout, dataset)
@@ -80,8 +79,14 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     tags = {"stage": "rollback", "method": title, "champion": title, "reason": record["reason"]}
     key = sha256(f"rollback {dataset} {first_arrival(layout, dataset)} {record['number']}".encode())[:32]
     with tracker.run(dataset=dataset, name=f"champion {record['number']}", tags=tags, key=key) as run:
-        version = register(run, opened, layout.absolute(model), addresses, aliases, record["reason"])
+        version = register(run, opened, layout.absolute(_model_of(vectors)), addresses, aliases, record["reason"])
     return {"run": run.run_id, "model_version": version}
+
+
+def _model_of(vectors: Lineage) -> str:
+    """Give the address of the weights that gave vectors, whose other inputs are their history and earlier vectors."""
+    [model] = set(vectors.inputs) - {HISTORY, vectors.settings.get("onto")}
+    return model
 
 
 def _is_unfinished(layout: Layout, dataset: str, record: dict[str, Any], number: int | None) -> bool:
@@ -110,8 +115,8 @@ def _missing(layout: Layout, record: dict[str, Any]) -> str | None:
     for kind, address in addresses.items():
         if not manifest(address):
             return f"the {kind} that were published last are missing"
-    models = set(lineage_of(addresses["vectors"]).inputs) - {HISTORY} if "vectors" in addresses else set()
-    if not all(manifest(layout.absolute(model)) for model in models):  # a baseline publishes a challenger's vectors
+    # A baseline publishes a challenger's vectors.
+    if "vectors" in addresses and not manifest(layout.absolute(_model_of(lineage_of(addresses["vectors"])))):
         return "the weights of the vectors that were published last are missing"
     return None
 

@@ -29,7 +29,7 @@ def write_outcomes(snapshots: str) -> list[str]:
 
     A forecast has one outcome, that of the first version of its step: rows that come late change none. One that read
     rows which were taken back since is made anew. A step is known by the time at which it starts; a forecast of windows
-    that were moved has no outcome.
+    that were moved, or replaced by others, has no outcome.
     """
     opened = open_snapshots(snapshots)
     numbers = set(outcomes(opened.layout, opened.dataset)["number"])
@@ -38,7 +38,10 @@ def write_outcomes(snapshots: str) -> list[str]:
         steps = opened.steps.filter(start_time=publication["start_time"])["step"].to_list()
         if publication["number"] in numbers or not steps:
             continue
+        forecasts = opened.layout.absolute(publication["forecasts"])
         with suppress(ArtifactMissing):  # forecasts that were removed from the store
+            if lineage_of(forecasts).settings["window"] != opened.window:  # a step of theirs starts at the same time
+                continue
             addresses.append(
                 made(
                     opened,
@@ -47,7 +50,7 @@ def write_outcomes(snapshots: str) -> list[str]:
                     settings={"number": publication["number"], "table_version": version},
                     make=partial(_compared, opened, publication, steps[0], version),
                     code=(outcome_rows, linked_in),
-                    inputs=(opened.layout.absolute(publication["forecasts"]),),
+                    inputs=(forecasts,),
                 )
             )
     return addresses
@@ -56,7 +59,7 @@ def write_outcomes(snapshots: str) -> list[str]:
 def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
     """Track the ledger of an outcome's dataset as one run: a curve over the forecast steps, and the table.
 
-    A point is tracked once. The newest publication of a step is the one that counts.
+    The newest publication of a step is the one that counts. A point is replaced where its outcome was made anew.
     """
     outcome = lineage_of(address)
     dataset = outcome.dataset
@@ -67,7 +70,7 @@ def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
     with tracker.run(dataset=dataset, name="ledger", tags=tags, key=key) as run:
         for row in rows.iter_rows(named=True):
             values = {f"ledger/{name}": row[name] for name in TRACKED if row[name] is not None}
-            run.metrics({**values, "ledger/num_came": row["num_came"]}, step=row["step"])
+            run.metrics({**values, "ledger/num_came": row["num_came"]}, step=row["step"], replace=True)
         run.table("ledger.csv", rows)
     return {"run": run.run_id}
 
