@@ -188,21 +188,27 @@ def predict(  # noqa: PLR0913, because each option is an argument
     from flows.tasks.complete_windows import later_windows, make_complete_snapshots
     from flows.tasks.evaluation.promote import champion_to_publish
     from flows.tasks.predict import write_forecasts
-    from flows.tasks.publishing.publications import publish, published_vectors
+    from flows.tasks.publishing.publications import publish, vectors_to_publish
     from flows.tasks.train import train_contender
 
     address = make_complete_snapshots(dataset, as_of, show=print_plan)
     too_late = later_windows(address)
     contender = train_contender(address, experiment, seed) if changes else champion_to_publish(address)
-    vectors = published_vectors(address, contender.models[-1], seed=seed) if contender.models else None
+    vectors = vectors_to_publish(address, contender, seed)
     print(f"method: {contender.title}")
-    print(f"vectors: {vectors or 'none, because this method has none'}")
-    forecasts = write_forecasts(address, contender, vectors, seed, k=top, links=links)
+    if not contender.models:
+        whose = (
+            "there is no trained model that has some" if vectors is None else "they are those of the newest training"
+        )
+        print(f"this method has no vectors of its own: {whose}")
+    print(f"vectors: {vectors or 'none'}")
+    forecasts = write_forecasts(address, contender, vectors if contender.models else None, seed, k=top, links=links)
     print(f"forecasts: {forecasts}")
     if too_late is not None:
         print(f"not published: {too_late}")
     elif links == "all" and publish(address, contender, forecasts, vectors) is not None:
-        print("published: the views latest_forecasts and latest_vectors have them")
+        views = "view latest_forecasts has" if vectors is None else "views latest_forecasts and latest_vectors have"
+        print(f"published: the {views} them")
 
 
 @app.command()

@@ -22,7 +22,7 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts
 from flows.tasks.prepare import prepare_tables
-from flows.tasks.publishing.publications import publish, published_vectors
+from flows.tasks.publishing.publications import publish, published_vectors, vectors_to_publish
 from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
 from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.retraining import tracked_epochs, write_training
@@ -42,6 +42,7 @@ evaluate_task = stored_task(name="evaluate", task_run_name="{group} on {posed}, 
 baselines_task = stored_task(name="evaluate baselines", task_run_name="baselines on step {step}")(evaluate_baselines)
 metrics_task = stored_task(name="measure", task_run_name="metrics of {protocol.name}")(measure)
 vectors_task = stored_task(name="write vectors", task_run_name="vectors")(published_vectors)
+champions_vectors_task = stored_task(name="write vectors", task_run_name="vectors")(vectors_to_publish)
 forecasts_task = stored_task(name="write forecasts", task_run_name="forecasts")(write_forecasts)
 publish_task = stored_task(name="publish")(publish)
 announce_task = stored_task(name="announce snapshot")(announce)
@@ -157,10 +158,11 @@ def evaluate(
 def predict(
     dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None, as_of: str | None = None
 ) -> dict[str, str]:
-    """Write the champion's vectors, if it has some, and its forecasts as of the newest step; returns the addresses.
+    """Write the champion's vectors and forecasts as of the newest step; returns the addresses.
 
-    With changed settings, DyFormer is trained first, unless it was trained before. Forecasts as of a time after which
-    further windows are complete are not published. Raises ValueError.
+    A champion without vectors has those of the model whose vectors were published last, if there are some. With changed
+    settings, DyFormer is trained first, unless it was trained before. Forecasts as of a time after which further
+    windows are complete are not published. Raises ValueError.
     """
     experiment, snapshots = experiment_of(changes).check_interactions(), complete_task(dataset, as_of, version)
     too_late = later_windows(snapshots)
@@ -169,8 +171,8 @@ def predict(
         contender = Contender(title=DYFORMER, models=tuple(models))
     else:
         contender = champion_to_publish(snapshots)
-    vectors = vectors_task(snapshots, contender.models[-1], seed=seed) if contender.models else None
-    forecasts = forecasts_task(snapshots, contender, vectors, seed=seed)
+    vectors = champions_vectors_task(snapshots, contender, seed=seed)
+    forecasts = forecasts_task(snapshots, contender, vectors if contender.models else None, seed=seed)
     if too_late is None:
         publish_task(snapshots, contender, forecasts, vectors)
     else:

@@ -32,7 +32,7 @@ KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "sett
 # The error stands in the condition, because DuckDB computes no column that a statement does not use.
 EMPTY = "create view {name} as select 1 as unread where error('{problem}') is null"
 UNREAD = "write the name of the view {name} in the statement"
-NO_PART = "every part of the view {name} is damaged"
+NO_PART = "the view {name} has no sound part: none was made or published, or each is damaged"
 CHECKSUM = re.compile(r"-[0-9a-f]{12}(?=\.parquet$)")  # in the name of an object
 EVENT_SCHEMAS = {
     "events": {**STORED_COLUMNS, "time": TIMESTAMP, "arrival": TIMESTAMP, "time_step": pl.Int64},

@@ -17,12 +17,12 @@ from dyformer.scoring.retrieval import MAX_NODES
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import STEP_IN_TEST, champion_of, unusable
 from flows.tasks.models import TRAINING, Contender, open_model, trained_until
+from flows.tasks.publishing.publications import model_of_vectors
 from flows.tasks.report import newest_report, read_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import ArtifactMissing, Lineage, lineage_of, manifest
+from storage.artifacts.artifact import ArtifactMissing, Lineage, lineage_of
 from storage.artifacts.code import code_digest
 from storage.bytes.checksums import Damaged
-from storage.champions import publications
 
 FRESH = "trained from scratch, because"
 
@@ -99,7 +99,7 @@ def pause_of(snapshots: str, experiment: Experiment, drift: str) -> Pause | None
     if len(useless) < rule.pause_after or not all(useless) or read_drift(drift)[1]:
         return None
     number = len(outcomes) - trained[-1]  # of this retraining, among those without a training
-    model = _model_of_vectors(opened)
+    model = model_of_vectors(opened)
     if number >= rule.pause_every or model is None or _unlike(model, lineage_of(model), experiment) is not None:
         return None
     reason = (
@@ -136,19 +136,6 @@ def _outcomes(record: dict[str, Any] | None, end_time: int) -> list[dict[str, An
 def _added_nothing(outcome: dict[str, Any]) -> bool:
     vectors = outcome.get("vectors")
     return vectors is not None and vectors["difference"] is not None and vectors["difference"][0] <= 0
-
-
-def _model_of_vectors(opened: Snapshots) -> str | None:
-    """Return the model of the vectors that were published last; None where it is gone, or of rows taken back since."""
-    addresses = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().to_list()
-    vectors = manifest(opened.layout.absolute(addresses[-1])) if addresses else None
-    inputs = [] if vectors is None else [opened.layout.absolute(name) for name in vectors.inputs]
-    end_time = opened.time("end_time", opened.num_steps)
-    for address in inputs:
-        lineage = manifest(address)
-        if lineage is not None and lineage.kind == "model" and (lineage.max_event_time or 0) < end_time:
-            return address
-    return None
 
 
 def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:

@@ -11,23 +11,27 @@ import torch
 from numpy.typing import NDArray
 from polars.testing import assert_frame_equal
 
-from dyformer.experiments.settings import Experiment, as_record
+from dyformer.experiments.settings import Experiment, OldSettings, as_record
 from dyformer.scoring.vector_scores import prepare_vectors
 from dyformer.scoring.vector_spaces import MIN_LIFT, agreement, blocks, rotated
+from dyformer.training.checkpoint import WeightsDoNotFit
 from flows import parallel
+from flows.cli import main
 from flows.tasks import predict
+from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import PARTS, Contender, open_model, space_of
-from flows.tasks.predict import read_vectors, write_vectors
+from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
 from flows.tasks.publishing.export import export
-from flows.tasks.publishing.publications import publish, published_vectors
+from flows.tasks.publishing.publications import publish, published_vectors, vectors_to_publish
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.spaces import read_rotation, space_record
-from storage.artifacts.artifact import ArtifactMissing, manifest, open_artifact, read_table, write_artifact
+from storage.artifacts.artifact import ArtifactMissing, lineage_of, manifest, open_artifact, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
-from storage.champions import MixedSpaces, publications, read_champion, replace_champion, succession
+from storage.bytes import files
+from storage.champions import MixedSpaces, latest, publications, read_champion, replace_champion, succession
 from storage.layout import Layout
-from storage.queries import query
+from storage.queries import QueryFailed, query
 
 NUM_NODES, WIDTH = 40, 8
 COLUMNS = ("space_id", "agreement", "agreement_before", "agreement_of_others")
@@ -67,7 +71,7 @@ def model(snapshots: str, number: float) -> str:
 
 def champion(snapshots: str, *models: str) -> Contender:
     layout = open_snapshots(snapshots).layout
-    contender = Contender(title="Forecaster with DyFormer", models=models)
+    contender = Contender(title="Forecaster with DyFormer" if models else "L3", models=models)
     before, stamp = read_champion(layout, "mylog")
     identity = " ".join([contender.title, *map(space_of, models)])
     record = {
@@ -265,3 +269,57 @@ def test_mixed_spaces_are_refused_by_name(given: dict[tuple[float, int], NDArray
         export("mylog", str(tmp_path / "out"))
     with pytest.raises(MixedSpaces):
         query(Layout.from_environment(), "select * from latest_vectors")
+
+
+def test_a_champion_without_vectors_publishes_those_of_the_newest_training(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def predicted(*options: str) -> tuple[str, dict[str, str]]:
+        with pytest.raises(SystemExit) as ended:
+            main(["predict", "mylog", *options])
+        assert not ended.value.code
+        return capsys.readouterr().out, latest(Layout.from_environment(), "mylog")
+
+    given |= {(1.0, step): drawn(0) for step in range(3, 9)}
+    snapshots = make_complete_snapshots(lineage_of(grown(tmp_path, 0, 5)).dataset)
+    first, scorer = model(snapshots, 1.0), champion(snapshots)
+    vectors = published_vectors(snapshots, first)
+    publish(snapshots, scorer, write_forecasts(snapshots, scorer), vectors)
+    output, found = predicted("--top", "3")
+    assert "no vectors of its own: they are those of the newest training" in output
+    assert (found["vectors"], publications(Layout.from_environment(), "mylog").height) == (vectors, 2)
+    grown(tmp_path, 5, 2)
+    later = predicted()[1]["vectors"]
+    step = lineage_of(vectors).until + 2
+    assert (lineage_of(later).until, lineage_of(later).settings["model"]) == (step, space_of(first))
+    assert query(Layout.from_environment(), "select distinct step from latest_vectors").rows() == [(step,)]
+    files.remove_folder(first)
+    grown(tmp_path, 7, 1)
+    output, found = predicted()
+    assert "no vectors of its own: there is no trained model" in output
+    assert output.endswith("published: the view latest_forecasts has them\n")
+    assert "vectors" not in found
+    with pytest.raises(QueryFailed, match="latest_vectors has no sound part: none was made or published, or each"):
+        query(Layout.from_environment(), "select * from latest_vectors")
+
+
+@pytest.mark.parametrize("error", [WeightsDoNotFit, OldSettings])
+def test_weights_that_this_version_cannot_read_leave_such_a_champion_without_vectors(
+    given: dict[tuple[float, int], NDArray[np.float32]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+):
+    def embed_range(*arguments: Any) -> pl.DataFrame:
+        raise error
+
+    given[1.0, 4] = drawn(0)
+    snapshots = grown(tmp_path, 0, 4)
+    first = model(snapshots, 1.0)
+    published(snapshots, first)
+    scorer = champion(snapshots)
+    later = grown(tmp_path, 4, 1)
+    monkeypatch.setattr(predict, "embed_range", embed_range)
+    assert vectors_to_publish(later, scorer) is None
+    with pytest.raises(error):
+        vectors_to_publish(later, champion(snapshots, first))

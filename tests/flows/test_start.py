@@ -12,6 +12,7 @@ from flows.tasks import start as starts
 from flows.tasks.evaluation.promote import STEP_IN_TEST
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, PARTS, TRAINING, Contender
+from flows.tasks.publishing import publications as publishing
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.start import FRESH, Start, pause_of, start_of, warm
 from storage.artifacts.artifact import Lineage, write_artifact
@@ -142,7 +143,7 @@ def published_by(snapshots: str, model_address: str, monkeypatch: pytest.MonkeyP
     address = opened.layout.artifact("vectors", "mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
     write_artifact(address, {"vectors": pl.DataFrame({"node": [0]})}, lineage)
     rows = pl.DataFrame({"vectors": [opened.layout.relative(address)]})
-    monkeypatch.setattr(starts, "publications", lambda layout, dataset: rows)
+    monkeypatch.setattr(publishing, "publications", lambda layout, dataset: rows)
 
 
 def record_tests(snapshots: str, outcomes: dict[int, tuple[str, dict[str, Any]]], title: str = "L3") -> None:

@@ -9,13 +9,15 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.experiments.settings import OldSettings
 from dyformer.graphs.windows import WindowsMove, next_window
 from dyformer.logs.time_windows import Window
+from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.complete_windows import complete_until
 from flows.tasks.evaluation.promote import MOST_TRIES, champion_of, identity
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_vectors
-from flows.tasks.snapshots import open_snapshots
+from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import space_record
 from storage.artifacts.artifact import Lineage, digest, lineage_of, manifest, read_table
 from storage.artifacts.code import code_digest
@@ -124,6 +126,33 @@ def published_vectors(snapshots: str, model: str, seed: int = 0) -> str:
     lineages = _lineages(opened.layout, published["vectors"])
     earlier = (address for address, lineage in lineages if (lineage.max_event_time or 0) < end_time)
     return write_vectors(snapshots, model, seed=seed, onto=next(earlier, None))
+
+
+def vectors_to_publish(snapshots: str, contender: Contender, seed: int = 0) -> str | None:
+    """Write the vectors that are published with a contender's forecasts, those of its newest weights; as above.
+
+    For a contender without weights they are those of the weights whose vectors were published last. None without any,
+    or where this version cannot read them.
+    """
+    if contender.models:
+        return published_vectors(snapshots, contender.models[-1], seed)
+    model = model_of_vectors(open_snapshots(snapshots))
+    with suppress(WeightsDoNotFit, OldSettings):
+        return None if model is None else published_vectors(snapshots, model, seed)
+    return None
+
+
+def model_of_vectors(opened: Snapshots) -> str | None:
+    """Return the model of the vectors that were published last; None where it is gone, or of rows taken back since."""
+    addresses = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().to_list()
+    vectors = manifest(opened.layout.absolute(addresses[-1])) if addresses else None
+    inputs = [] if vectors is None else [opened.layout.absolute(name) for name in vectors.inputs]
+    end_time = opened.time("end_time", opened.num_steps)
+    for address in inputs:
+        lineage = manifest(address)
+        if lineage is not None and lineage.kind == "model" and (lineage.max_event_time or 0) < end_time:
+            return address
+    return None
 
 
 def _lineages(layout: Layout, names: pl.Series) -> Iterator[tuple[str, Lineage]]:
