@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_heads import GroupHead
-from dyformer.streams.event_state import FEATURES, INDEX, names
+from dyformer.streams.event_state import FEATURES, INDEX, RANKED, names
 from dyformer.streams.feature_words import STEMS, in_words
 
 DEFAULT_LEFT = 2  # bit of LightGBM's decision_type
@@ -110,13 +110,16 @@ COMMON = np.array([INDEX[name] for group in ("received", "source", "context") fo
 """Features that all candidates of a query share, so that none of them ranks one before another."""
 STEM_F = np.unique(STEMS, return_inverse=True)[1]
 STEM_F[COMMON] = -1  # they are no reasons
+VALUE_F = np.arange(len(FEATURES))
+"""For each feature the one that has no value where it has none: of a rank, the feature by which it ranks."""
+VALUE_F[[INDEX[f"rank_{name}"] for name in RANKED]] = [INDEX[name] for name in RANKED]
 
 
 @njit(nogil=True, cache=True)
-def strongest(raised_RF, row_RF, stem_F):
+def strongest(raised_RF, row_RF, stem_F, value_F):
     """Give the features [R, NUM_REASONS] that raise each row most, the strongest first, one of each stem; else -1.
 
-    A feature without a value is none, and one whose stem is -1.
+    A feature without a value is none, nor a rank by one, and one whose stem is -1.
     """
     feature_RK = np.full((len(row_RF), NUM_REASONS), -1)
     for row in range(len(row_RF)):
@@ -124,7 +127,7 @@ def strongest(raised_RF, row_RF, stem_F):
             greatest = 0.0
             for feature in range(row_RF.shape[1]):
                 raised, stem = raised_RF[row, feature], stem_F[feature]
-                if raised > greatest and stem >= 0 and not np.isnan(row_RF[row, feature]):
+                if raised > greatest and stem >= 0 and not np.isnan(row_RF[row, value_F[feature]]):
                     is_named = False
                     for earlier in range(k):
                         is_named |= stem_F[feature_RK[row, earlier]] == stem
@@ -154,7 +157,7 @@ def reasons(
     for head, chosen_R in ((fitted.past, ~is_new_R), (fitted.new, is_new_R)):
         if chosen_R.any():
             raised_RF[chosen_R] = contributions(head, row_RF[chosen_R])
-    feature_RK = strongest(raised_RF, row_RF, STEM_F)
+    feature_RK = strongest(raised_RF, row_RF, STEM_F, VALUE_F)
     value_RK = row_RF[np.arange(len(row_RF))[:, None], feature_RK]  # `take_along_axis` is slower for few rows
     write = partial(in_words, half_lives=fitted.settings.half_lives, has_steps=has_steps)
     columns = zip(feature_RK.tolist(), value_RK.tolist(), strict=True)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dyformer.scoring.event_reasons import COMMON, NUM_REASONS, STEM_F, strongest
+from dyformer.scoring.event_reasons import COMMON, NUM_REASONS, STEM_F, VALUE_F, strongest
+from dyformer.streams.event_state import FEATURES, INDEX
 from dyformer.streams.feature_words import STEMS, WORDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
@@ -23,7 +24,8 @@ def sorted_features(raised_F, row_F):
     """Name one feature of each stem by a stable sort, the one that raises the row most."""
     chosen = {}
     for feature in np.argsort(-raised_F, kind="stable").tolist():
-        if raised_F[feature] > 0 and not np.isnan(row_F[feature]) and feature not in COMMON:
+        has_value = not np.isnan(row_F[INDEX[FEATURES[feature].removeprefix("rank_")]])
+        if raised_F[feature] > 0 and has_value and feature not in COMMON:
             chosen.setdefault(STEMS[feature], feature)
     return (list(chosen.values()) + [-1] * NUM_REASONS)[:NUM_REASONS]
 
@@ -33,6 +35,8 @@ def test_the_strongest_features_are_those_of_a_stable_sort():
     raised_RF = generator.integers(-9, 4, size=(60, len(STEMS))).astype(float)  # many equal ones
     raised_RF[20:40] = np.where(generator.random((20, len(STEMS))) < 0.02, raised_RF[20:40], 0)  # few or none above 0
     row_RF = np.where(generator.random(raised_RF.shape) < 0.2, np.nan, 1).astype(np.float32)
+    rank_F = [feature for feature, name in enumerate(FEATURES) if name.startswith("rank_")]
+    row_RF[:, rank_F] = 0  # a rank is a number where all candidates are equal, because none has a value
     expected_RK = [sorted_features(*both) for both in zip(raised_RF, row_RF, strict=True)]
-    assert strongest(raised_RF, row_RF, STEM_F).tolist() == expected_RK
+    assert strongest(raised_RF, row_RF, STEM_F, VALUE_F).tolist() == expected_RK
     assert any(-1 in features for features in expected_RK)
