@@ -82,7 +82,7 @@ def _message(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror or error}; check that the disk works, has space and may be written"
     if isinstance(error, OSError) and error.errno in FULL:
         remedy = "free space on its disk, or write it elsewhere, then run the same command again"
-        return f"the output cannot be written ({error.strerror}): {remedy}"
+        return f"the output, or a file that has no name here, cannot be written ({error.strerror}): {remedy}"
     if isinstance(error, MemoryError):
         return "not enough memory: end other programs, or take a larger machine, then run the same command again"
     if isinstance(error, ValueError | OSError | MissingExtra) and is_ours(error.__traceback__):
