@@ -152,11 +152,11 @@ def decide(
 
     The challenger replaces the champion where it is better by `rule`; without one it becomes champion. The best
     of the baselines replaces the winner by the same rule. Because it is the best of several, the level of its interval
-    has Bonferroni's correction for their number. At last the cheapest of the methods that tie with the winner takes its
-    position (`dyformer.evaluation.costs`). Each method has a title of its own; the champion may be one of
-    `baselines`. `graph` holds the steps before that of the queries, `num_tests` is the number of earlier tests of the
-    champion. Without a challenger, the champion is compared with the baselines alone. Raises ValueError for scores of
-    other queries.
+    has Bonferroni's correction for their number. At last the cheapest of the methods that tie with the winner, and with
+    the best of all, takes its position (`dyformer.evaluation.costs`). Each method has a title of its own; the champion
+    may be one of `baselines`. `graph` holds the steps before that of the queries, `num_tests` is the number of earlier
+    tests of the champion. Without a challenger, the champion is compared with the baselines alone. Raises ValueError
+    for scores of other queries.
     """
     methods = [method for method in (champion, challenger) if method is not None]
     assert methods, "there is a champion or a challenger"
@@ -186,9 +186,14 @@ def _first(
 
 
 def _cheapest(decision: Decision, titles: Sequence[str], paired: _Paired) -> Decision:
-    """Replace the winner by the cheapest baseline that ties with it, the better one of two that cost as much."""
-    winner = decision.winner
-    ties = [title for title in titles if cost(title) < cost(winner) and paired.is_tie(winner, title)]
+    """Replace the winner by the cheapest baseline that ties with it, the better one of two that cost as much.
+
+    It ties with the best method, too, which may be no champion yet: else a champion that is worse, though not clearly,
+    would be replaced by one that is worse still.
+    """
+    winner, best = decision.winner, max(paired.means[KNOWN], key=paired.value)
+    cheaper = [title for title in titles if cost(title) < cost(winner)]
+    ties = [title for title in cheaper if paired.is_tie(winner, title) and paired.is_tie(best, title)]
     if not ties:
         return decision
     cheapest = min(ties, key=lambda title: (cost(title), -paired.value(title)))

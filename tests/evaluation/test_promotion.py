@@ -398,6 +398,16 @@ def test_a_tie_is_none_where_a_slice_is_clearly_worse():
     assert decide(FORECASTER, None, [uneven], GRAPH, PromotionConfig(slices="new", tie=1.0)).winner == WITH
 
 
+def test_a_cheaper_method_ties_with_the_best_one_too_and_not_only_with_a_champion_that_is_worse():
+    champion, few_Q = scored(TREES, QUERIES, 0.6), np.arange(len(QUERIES.source_Q)) < 3
+    cheaper = same_as(champion, RECENCY, -100.0 * few_Q)  # a little worse than the champion
+    rule = PromotionConfig(slices=None)
+    decision = decide(FORECASTER, champion, [cheaper], GRAPH, rule)
+    assert (decision.winner, decision.tied) == (TREES, None)  # the challenger is better, and not significantly
+    alone = decide(None, champion, [cheaper], GRAPH, rule)
+    assert (alone.winner, alone.tied) == (RECENCY, TREES)
+
+
 def test_a_champion_that_ties_with_a_cheaper_method_is_replaced():
     champion = same_as(FORECASTER, "champion")
     decision = decide(scored(WITH, QUERIES, 0.2), champion, [same_as(champion, WITHOUT)], GRAPH, RULE, num_tests=3)
