@@ -198,7 +198,9 @@ def predict(  # noqa: PLR0913, because each option is an argument
     print(f"method: {contender.title}")
     if not contender.models:
         whose = (
-            "there is no trained model that has some" if vectors is None else "they are those of the newest training"
+            "there is no trained model that has some"
+            if vectors is None
+            else "they are of the model whose vectors were published last"
         )
         print(f"this method has no vectors of its own: {whose}")
     print(f"vectors: {vectors or 'none'}")

@@ -286,7 +286,7 @@ def test_a_champion_without_vectors_publishes_those_of_the_newest_training(
     vectors = published_vectors(snapshots, first)
     publish(snapshots, scorer, write_forecasts(snapshots, scorer), vectors)
     output, found = predicted("--top", "3")
-    assert "no vectors of its own: they are those of the newest training" in output
+    assert "no vectors of its own: they are of the model whose vectors were published last" in output
     assert (found["vectors"], publications(Layout.from_environment(), "mylog").height) == (vectors, 2)
     grown(tmp_path, 5, 2)
     later = predicted()[1]["vectors"]
