@@ -106,9 +106,7 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
     versions = sorted(set(snapshots.values()))
     if len(versions) <= keep:
         return []
-    newest = max(snapshots, key=lambda address: snapshots[address])
-    of_steps = read_table(newest, "steps").sort("step")["version"].tail(keep + READ_STEPS).to_list()
-    oldest = min(versions[-keep], *of_steps)
+    oldest = min([versions[-keep], *_versions_of_steps(layout, dataset, keep + READ_STEPS)])
     needed = {layout.absolute(address) for address in _needed(layout, dataset, keep)}
     needed |= _event_forecaster(layout, dataset)
     unneeded = []
@@ -120,6 +118,16 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
             ]
     young = {_version(layout, address) for address in unneeded if _is_young(address)}
     return [address for address in unneeded if _version(layout, address) not in young]
+
+
+def _versions_of_steps(layout: Layout, dataset: str, num_steps: int) -> list[int]:
+    """Give the versions of the newest steps of all finished snapshots of the newest version: each has its windows."""
+    manifests = files.find(layout.artifacts("snapshots", dataset), MANIFEST)
+    finished = [location.removesuffix(f"/{MANIFEST}") for location in manifests]
+    version_of = {address: _version(layout, address) for address in finished}
+    newest = [address for address in finished if version_of[address] == max(version_of.values())]
+    steps = [read_table(address, "steps").sort("step")["version"].tail(num_steps) for address in newest]
+    return [version for of_one in steps for version in of_one]
 
 
 def prune(layout: Layout, dataset: str, keep: int) -> list[str]:

@@ -147,6 +147,20 @@ def forecaster(layout: Layout, version: int, before: int | None) -> str:
     return planned(layout, lineage).made(lambda: {EVENT_MODEL: b"{}"})
 
 
+@pytest.mark.parametrize("wide", ["aaa", "xyz"])
+def test_the_newest_steps_of_all_windows_of_the_newest_version_stay(layout: Layout, wide: str):
+    """Of the two snapshots of version 10, the one of wider windows has its seven newest steps from version 2 on."""
+    steps = pl.DataFrame({"step": range(1, 8), "version": [2, 3, 4, 5, 6, 8, 10]})
+    lineage = Lineage(kind="snapshots", dataset="chat", table_version=10, until=7)
+    write_artifact(layout.artifact("snapshots", "chat", version=10, settings=wide), {"steps": steps}, lineage)
+    assert versions(layout, removable(layout, "chat", 2)) == {"snapshots": [1]}
+
+
+def test_snapshots_that_a_killed_writer_left_unfinished_stop_no_removal(layout: Layout):
+    files.write_bytes(f"{layout.artifact('snapshots', 'chat', version=10, settings='aaa')}/steps.parquet", b"part")
+    assert versions(layout, removable(layout, "chat", 2))["snapshots"] == [1, 2, 3]
+
+
 def test_a_file_without_a_version_in_its_address_stays(layout: Layout):
     folder = layout.of_dataset(f"{layout.artifact_folders[0]}/notes", "chat")
     files.write_bytes(f"{folder}/author=anna/note.txt", b"mine")
