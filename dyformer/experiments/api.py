@@ -548,6 +548,9 @@ def _with_settings(
     title: str, method: Method, experiment: Experiment, device: str, say: Callable[[str], None]
 ) -> Method:
     if isinstance(method, Variation):
+        of_graph = [f"{name}={value}" for name, value in method.all_changes.items() if name.startswith("graph.")]
+        if of_graph and method.changed(experiment).graph != experiment.graph:
+            raise ValueError(f"{title}: its {', '.join(of_graph)} would hold for all methods: write it in `settings`")
         variation = replace(method, experiment=experiment)
         return _Training(title=title, variation=variation, device=device, say=say)
     return capped(method, experiment.max_epochs)

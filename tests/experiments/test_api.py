@@ -21,7 +21,7 @@ from dyformer.embedder import Embed, LabelledStep, Score
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.experiments import api
-from dyformer.experiments.methods import METHODS
+from dyformer.experiments.methods import METHODS, VARIATIONS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows, UnreadableTime
 from dyformer.logs.synthetic import generated_log
@@ -502,6 +502,13 @@ def test_top_links_say_whose_they_are_and_for_which_dates_they_hold(frame: pl.Da
     steps = frame.with_columns(time=pl.int_range(pl.len()))
     by_steps = dyformer.fit(dyformer.read_log(steps, time_unit="step").snapshots("800"), "L3").top(1)
     assert by_steps.select(pl.col("valid_from", "valid_to").null_count()).row(0) == (len(by_steps), len(by_steps))
+
+
+def test_a_variation_whose_graph_has_other_settings_is_refused(graph: Graph) -> None:
+    """Its settings of the graph had no effect, because all methods of a table read one graph."""
+    noisy = {"noisy": VARIATIONS["Published DyFormer, 1 hop, 10 % noise"]}
+    with pytest.raises(ValueError, match=r"noisy: its graph\.noise=0\.1 would hold for all methods"):
+        dyformer.evaluate(graph, noisy, steps=[5])
 
 
 def test_each_seed_has_its_own_noise(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
