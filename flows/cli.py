@@ -385,7 +385,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
     ] = None,
 ) -> None:
     """Check that nothing later than a step reaches what is made as of it; the exit code is 1 if a check fails."""
-    experiment = experiment_from(changes)
+    experiment = experiment_from(changes).check_interactions()
     check_titles(methods)
     with announced():
         from dyformer.experiments.titles import split_names

@@ -195,7 +195,7 @@ def audit(
     Returns:
         report: address of the checks; tracking: as of tracking_of; failed: the checks that failed.
     """
-    experiment = experiment_of(changes)
+    experiment = experiment_of(changes).check_interactions()
     snapshots = ingest(dataset, reading)["snapshots"]
     report = audit_task(snapshots, methods, step, experiment, seed)
     _, page, record = read_audit(report)

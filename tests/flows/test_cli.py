@@ -221,6 +221,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "misspelt method": (("benchmark", *OWN, "good.csv", "--methods", "l4"), ("'l4'", "L3")),
     "noise in a retraining": (("run", *OWN, "good.csv", *NOISE), ("graph.noise=0.1", "leave graph.noise out")),
     "noise before forecasts": (("predict", "other", *NOISE), ("graph.noise=0.1", "leave graph.noise out")),
+    "noise in an audit": (("audit", *OWN, "good.csv", *NOISE), ("graph.noise=0.1", "leave graph.noise out")),
     "noise among ranks": (
         ("benchmark", *OWN, "good.csv", "--protocol", "prequential", *NOISE),
         ("graph.noise=0.1", "the paper's protocol"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from flows.stages import predict
+from flows.stages import audit, predict
 from flows.tasks.predict import check_vectors, first_rows, read_vectors
 from storage.artifacts.artifact import Lineage, write_artifact
 
@@ -22,10 +22,13 @@ def test_vectors_that_cannot_be_used_are_named():
             check_vectors(wrong, "the artifact")
 
 
-def test_a_flow_refuses_noise_before_it_trains(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("flows.stages.complete_task", lambda *_: pytest.fail("it has begun"))
+def test_flows_refuse_noise_before_they_ingest_or_train(monkeypatch: pytest.MonkeyPatch):
+    for first in ("complete_task", "ingest"):
+        monkeypatch.setattr(f"flows.stages.{first}", lambda *_: pytest.fail("it has begun"))
     with pytest.raises(ValueError, match=r"leave graph\.noise out"):
         predict.fn("mylog", {"graph.noise": 0.1})
+    with pytest.raises(ValueError, match=r"leave graph\.noise out"):
+        audit.fn("mylog", changes={"graph.noise": 0.1})
 
 
 def test_the_first_forecasts_show_each_pair_once_its_source_first(monkeypatch: pytest.MonkeyPatch):
