@@ -162,6 +162,12 @@ class Variation:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
         return self.trained(graph, seed=seed).fit(graph, seed=seed)
 
+    def train_epochs(self, graph: PreparedGraph, num_epochs: int, *, seed: int) -> None:
+        """Train each of its stages for so many epochs, as a TrainingStage of it does. Raises MissingExtra."""
+        stages: tuple[Literal["pretrain", "finetune"], ...] = ("pretrain", "finetune")
+        for stage in stages[self.changed(self.experiment).pretrain is None :]:
+            TrainingStage(variation=self, stage=stage).train_epochs(graph, num_epochs, seed=seed)
+
     def trained(
         self,
         graph: PreparedGraph,

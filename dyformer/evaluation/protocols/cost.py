@@ -36,13 +36,17 @@ class Known(NamedTuple):
 
 
 def train(method: Embedder | Stage, graph: PreparedGraph, num_epochs: int, seed: int) -> None:
-    """Train for so many epochs, whatever number the method has."""
+    """Train for so many epochs, whatever number the method has. Raises ValueError for a method without one."""
     if isinstance(method, Stage):
         method.train_epochs(graph, num_epochs, seed=seed)
         return
-    assert is_dataclass(method)
-    parameters = {field.name for field in fields(method)}
+    parameters = {field.name for field in fields(method) if field.init} if is_dataclass(method) else set[str]()
     numbers = dict.fromkeys(parameters.intersection(EPOCHS), num_epochs)
+    if not numbers or not is_dataclass(method):
+        raise ValueError(
+            "the time of an epoch is the difference of two fits: expected a dataclass with the number of epochs in a"
+            f" field {' or '.join(EPOCHS)}; found {type(method).__name__}"
+        )
     numbers |= {"batches": sys.maxsize} if "batches" in parameters else {}  # the epochs alone end the training
     fitted: Embedder = replace(method, **numbers)
     fitted.fit(graph, seed=seed)(np.arange(len(graph.history.node_N)))

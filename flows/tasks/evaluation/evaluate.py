@@ -156,7 +156,9 @@ def _prepared(opened: Snapshots, posed: Posed, group: Group) -> tuple[dict[str, 
     for method in methods.values():
         if isinstance(method, Variation | TrainingStage):  # one that is alone in its group
             experiment = method.changed(experiment)
-    return fitted_once(methods, posed.snapshots, experiment.graph), experiment, {"methods": records}
+    if not posed.protocol.own_process:  # a protocol that measures fits makes several of one step
+        methods = fitted_once(methods, posed.snapshots, experiment.graph)
+    return methods, experiment, {"methods": records}
 
 
 def _of_experiment(method: Any, experiment: Experiment) -> Any:

@@ -1,14 +1,19 @@
 """The study of costs: the difference of two fits is an epoch, and the paper's values stand beside ours."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from own_snapshots import own_snapshots
+from posed import evaluate_methods
 from toy_graphs import random_graph
 
+from dyformer.baselines.dyngem import DynGEM
+from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.protocols.cost import PROTOCOL, SCHEMA, seconds_of, train
 from dyformer.evaluation.protocols.protocol import Result
 from dyformer.experiments.methods import METHODS, STAGES, TrainingStage, Variation
@@ -53,6 +58,35 @@ def test_an_epoch_is_the_difference_of_two_fits_without_what_they_prepare(clock:
     assert seconds_of(method, GRAPH, 0) == (2.0, 7.0)
     assert [epochs for epochs, _ in method.fits] == [1, 1, 3]
     assert all(batches > 10**9 for _, batches in method.fits)  # or they would end an epoch early
+
+
+def test_a_method_without_a_number_of_epochs_is_refused():
+    """Two fits of it last as long, and their difference is noise."""
+    plain: Any = type("Plain", (), {"fit": lambda self, graph, *, seed: None})()
+    for method in (FittedOnce(method=DynGEM()), plain):
+        with pytest.raises(ValueError, match=f"field first_epochs or epochs; found {type(method).__name__}"):
+            seconds_of(method, GRAPH, 0)
+
+
+def test_the_trained_baselines_of_a_benchmark_are_fitted_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fits = []
+
+    def fit(method: DynGEM, graph: Any, *, seed: int) -> Any:
+        fits.append((method.first_epochs, method.epochs))
+        return lambda node_N: np.zeros((len(node_N), 1))
+
+    monkeypatch.setattr(DynGEM, "fit", fit)
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    evaluate_methods(own_snapshots(tmp_path), ["DynGEM"], 9, protocol="cost")
+    assert fits == [(1, 1), (1, 1), (3, 3)]
+
+
+@pytest.mark.parametrize("pretraining", [True, False])
+def test_an_epoch_of_dyformer_is_one_of_each_of_its_stages(pretraining: bool, monkeypatch: pytest.MonkeyPatch):
+    ran = []
+    monkeypatch.setattr(TrainingStage, "train_epochs", lambda own, *given, **_: ran.append((own.stage, given[1])))
+    train(Variation() if pretraining else Variation(changes={"pretrain": None}), GRAPH, 3, 0)
+    assert ran == [("pretrain", 3), ("finetune", 3)][not pretraining :]
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
