@@ -294,6 +294,34 @@ def test_a_tracked_outcome_that_is_made_anew_is_replaced(
     assert tracked[0] != tracked[1]
 
 
+def test_the_tracked_outcome_of_a_number_of_two_windows_is_that_of_the_present_ones(
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+    empty_database: Callable[[Path], Path],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Step 6 of windows of ten is from 60 to 70, of windows of twenty from 110 to 130."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    empty_database(tmp_path / "store" / "mlflow.db")
+    published_by_l3(snapshots)
+    grown(tmp_path, "first", [*rows_of(6), "1,2,70"])
+    [address] = write_outcomes(make_complete_snapshots("mylog"))
+    send_ledger(open_tracker(layout()), address)
+    for name, times in (("second", (*range(7, 11), 11)), ("third", (11, 12, 13))):
+        rows = [row for step in times[:-1] for row in rows_of(step)] + [f"1,2,{10 * times[-1]}"]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["source,target,time", *rows, ""]))
+        ingest_log("mylog", {"log": [str(tmp_path / f"{name}.csv")], "window": "20"}, lambda text: None)
+        complete = make_complete_snapshots("mylog")
+        if name == "second":
+            published_by_l3(complete)
+    [address] = write_outcomes(complete)
+    assert complete_rows(ledger(layout(), "mylog"))["step"].to_list() == [6, 6]
+    for _ in range(3):
+        run = send_ledger(open_tracker(layout()), address)["run"]
+        points = open_tracker(layout()).client().get_metric_history(run, "ledger/num_came")
+        assert [point.value for point in points] == ledger(layout(), "mylog")["num_came"].to_list()
+
+
 def test_nodes_of_rows_that_were_taken_back_have_pairs_that_did_not_come(
     snapshots: str,  # noqa: F811
     tmp_path: Path,

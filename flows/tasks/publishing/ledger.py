@@ -59,7 +59,7 @@ def write_outcomes(snapshots: str) -> list[str]:
 def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
     """Track the ledger of an outcome's dataset as one run: a curve over the forecast steps, and the table.
 
-    The newest publication of a step is the one that counts. A point is replaced where its outcome was made anew.
+    The newest publication of a step, and of a number, counts. A point is replaced where its outcome was made anew.
     """
     outcome = lineage_of(address)
     dataset = outcome.dataset
@@ -68,7 +68,8 @@ def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
     tags |= {"window": outcome.settings["window"]}
     key = sha256(f"ledger {dataset} {first_arrival(tracker.layout, dataset)}".encode())[:32]
     with tracker.run(dataset=dataset, name="ledger", tags=tags, key=key) as run:
-        for row in rows.iter_rows(named=True):
+        # Windows that were replaced have had steps of the same numbers.
+        for row in rows.sort("number").unique("step", keep="last", maintain_order=True).iter_rows(named=True):
             values = {f"ledger/{name}": row[name] for name in TRACKED if row[name] is not None}
             run.metrics({**values, "ledger/num_came": row["num_came"]}, step=row["step"], replace=True)
         run.table("ledger.csv", rows)
