@@ -181,7 +181,8 @@ def predict(  # noqa: PLR0913, because each option is an argument
 ) -> None:
     """Write the champion's vectors and link forecasts as of the newest complete step.
 
-    With --set, DyFormer is trained first by these settings, unless it was trained before.
+    The forecasts are published if they are at least ten of all links. With --set, DyFormer is trained first by these
+    settings, unless it was trained before.
     """
     experiment = experiment_from(changes).check_interactions()
     check_ingested(dataset)
@@ -206,11 +207,25 @@ def predict(  # noqa: PLR0913, because each option is an argument
     print(f"vectors: {vectors or 'none'}")
     forecasts = write_forecasts(address, contender, vectors if contender.models else None, seed, k=top, links=links)
     print(f"forecasts: {forecasts}")
-    if too_late is not None:
-        print(f"not published: {too_late}")
-    elif links == "all" and publish(address, contender, forecasts, vectors) is not None:
+    reason = too_late or _part(links, top)
+    if reason is not None:
+        print(f"not published: {reason}")
+    elif publish(address, contender, forecasts, vectors) is not None:
         views = "view latest_forecasts has" if vectors is None else "views latest_forecasts and latest_vectors have"
         print(f"published: the {views} them")
+
+
+def _part(links: str, top: int) -> str | None:
+    """Say which part of what is published some forecasts are; None for all of it, or more."""
+    from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS
+
+    if links != "all":
+        return f"they are of {links} links alone"
+    return (
+        f"they are fewer than {NUM_PARTNERS} links of each node, which the ledger counts"
+        if top < NUM_PARTNERS
+        else None
+    )
 
 
 @app.command()

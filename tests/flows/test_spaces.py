@@ -285,7 +285,10 @@ def test_a_champion_without_vectors_publishes_those_of_the_newest_training(
     first, scorer = model(snapshots, 1.0), champion(snapshots)
     vectors = published_vectors(snapshots, first)
     publish(snapshots, scorer, write_forecasts(snapshots, scorer), vectors)
-    output, found = predicted("--top", "3")
+    for part, words in ((("--top", "9"), "fewer than 10 links"), (("--links", "new"), "they are of new links alone")):
+        assert words in predicted(*part)[0].splitlines()[-1]
+        assert publications(Layout.from_environment(), "mylog").height == 1
+    output, found = predicted("--top", "12")
     assert "no vectors of its own: they are of the model whose vectors were published last" in output
     assert (found["vectors"], publications(Layout.from_environment(), "mylog").height) == (vectors, 2)
     grown(tmp_path, 5, 2)
