@@ -3,6 +3,7 @@
 R rows    F features    G groups: the candidates of one query    H heads
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,8 +61,15 @@ def softmax(logit_R, start_G1):
         first, end = start_G1[group], start_G1[group + 1]
         if first == end:
             continue
-        power_R = np.exp(logit_R[first:end] - np.max(logit_R[first:end]))
-        probability_R[first:end] = power_R / np.sum(power_R)
+        greatest = logit_R[first]
+        for row in range(first, end):
+            greatest = max(greatest, logit_R[row])
+        total = 0.0
+        for row in range(first, end):  # numba compiles numpy's functions of arrays for seconds longer than these loops
+            probability_R[row] = math.exp(logit_R[row] - greatest)
+            total += probability_R[row]
+        for row in range(first, end):
+            probability_R[row] /= total
     return probability_R
 
 
