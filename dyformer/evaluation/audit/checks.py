@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from dyformer.embedder import Embedder, LabelledStep, Scorer
 from dyformer.evaluation.audit.case import (
@@ -162,6 +161,8 @@ def relabelling_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
         difference = float(np.abs(is_S - was_S).max()) / max(float(np.ptp(was_S)), np.finfo(np.float64).tiny)
         if difference <= RENUMBERED_ROUNDING:
             continue
+        from scipy.stats import rankdata  # late, because it takes 0.4 s to import
+
         correlation = float(np.corrcoef(rankdata(was_S), rankdata(is_S))[0, 1])
         close.append(correlation)
         if not correlation >= RENUMBERED_CORRELATION:
