@@ -293,7 +293,7 @@ def test_a_champion_without_vectors_publishes_those_of_the_newest_training(
     assert (found["vectors"], publications(Layout.from_environment(), "mylog").height) == (vectors, 2)
     grown(tmp_path, 5, 2)
     later = predicted()[1]["vectors"]
-    step = lineage_of(vectors).until + 2
+    step = open_snapshots(snapshots).num_steps + 2
     assert (lineage_of(later).until, lineage_of(later).settings["model"]) == (step, space_of(first))
     assert query(Layout.from_environment(), "select distinct step from latest_vectors").rows() == [(step,)]
     files.remove_folder(first)
