@@ -7,7 +7,6 @@ import polars as pl
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.protocol import Protocol
-from dyformer.experiments.plots import benchmark_plots
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
@@ -129,6 +128,8 @@ def track_data(run: TrackedRun, opened: Snapshots) -> None:
 
 def draw(run: TrackedRun, rows: pl.DataFrame, beside: dict[str, pl.DataFrame] | None = None) -> None:
     """Plot what the protocols of the rows have; `beside` has the tables beside the rows, and `course` for curves."""
+    from dyformer.experiments.plots import benchmark_plots  # late, because most runs draw nothing and it takes .4 s
+
     for protocol in protocols_in(rows):
         for name, figure in benchmark_plots(protocol.plots, rows.filter(protocol=protocol.name), beside or {}):
             run.plot(f"plots/{name}.png", figure)

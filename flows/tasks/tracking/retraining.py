@@ -14,8 +14,6 @@ from dyformer.evaluation.forecasts.stored_forecast import history_tables
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.experiments.html_report import plots_of
-from dyformer.experiments.plots import loss_curve
 from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
@@ -153,6 +151,8 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
         _track_published(run, table.filter(protocol=FORECASTS.name, slice="all"))
         if not pairs.is_empty():
             track_tables(run, PAPER, pairs, opened.dataset)
+        from dyformer.experiments.plots import loss_curve  # late, as in flows/tasks/report.py
+
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
         _track_page(run, report_page(table, summary))
         run.table("metrics.csv", table)
@@ -227,6 +227,8 @@ def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
 
 def _track_page(run: TrackedRun, page: str) -> None:
     """Attach the report, and each of its plots as a file named by its title."""
+    from dyformer.experiments.html_report import plots_of
+
     run.artifact("report.html", page.encode())
     for title, image in plots_of(page).items():
         run.artifact(f"plots/{'_'.join(re.findall('[a-z0-9]+', title.lower()))}.png", image)
