@@ -489,6 +489,15 @@ class EventState:
         for name, num_more in _most_slots(BLOCK_EVENTS, self.settings.limits).items():
             self._grow_ahead(name, num_more, lock, rest)  # its arrays are free again before the next table grows
 
+    @staticmethod
+    def load_growth() -> None:
+        """Compile what `grow_ahead` calls, or read it from the disk: beside requests they would wait for it."""
+        table = table_of(np.zeros(1, dtype=SLOT), np.empty(0, dtype=np.int32))
+        larger = larger_table(table, 1)
+        for _ in (*filled_in_parts(larger, table), *changes_copied(larger, table, marks_taken(table))):
+            pass
+        caught_up(larger, table)
+
     def _grow_ahead(self, name: str, num_more: int, lock: AbstractContextManager, rest: Rest) -> None:
         with lock:
             before = getattr(self._state, name)

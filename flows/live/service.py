@@ -255,6 +255,7 @@ class LiveService:
         committed_files = frozenset((part["version"], part["sha256"]) for part in parts)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
         opened.ranking.scores("", [""])
+        EventState.load_growth()
         num_late = _catch_up(opened.ranking, waiting, rest)
         with self._changing:  # what came meanwhile
             if not self._files <= committed_files:  # some were taken back or dropped, which the horizons may have read

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -562,3 +564,29 @@ def test_a_log_that_grows_keeps_its_numbers(side: int):
     before, after = event_log_of(rows, has_steps=True).log, event_log_of(more, has_steps=True).log
     np.testing.assert_array_equal(after.source_E[:4], before.source_E)
     np.testing.assert_array_equal(after.target_E[:4], before.target_E)
+
+
+GROWTH = """
+from contextlib import nullcontext
+import numpy as np
+from dyformer.streams.event_log import EventLog
+from dyformer.streams.event_state import EventState, StateSettings
+from dyformer.streams.kernels import tables
+kernels = tables.enter_slots, tables._copy_marked
+EventState.load_growth()
+loaded = [list(kernel.signatures) for kernel in kernels]
+node_E = np.arange(20)
+state = EventState(20, 20, StateSettings(two_sides=True, seconds=1.0))
+columns = {"source_E": node_E, "target_E": node_E, "time_E": node_E, "weight_E": np.ones(20)}
+state.observe(EventLog(**columns, num_sources=20, num_targets=20, two_sides=True, seconds=1.0))
+state.features(0, node_E, at=50)
+slots = len(state._state.contacts.slot_S)
+state.grow_ahead(nullcontext())
+assert len(state._state.contacts.slot_S) > slots > 0
+print(all(loaded) and loaded == [list(kernel.signatures) for kernel in kernels])
+"""
+
+
+def test_what_a_growth_calls_is_compiled_before() -> None:
+    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
