@@ -32,7 +32,7 @@ MISSING = "the champion's weights are missing"
 TAKEN_BACK = "the champion was trained on rows after the newest step, which were taken back"
 REPEATED = "another machine recorded a test of its own meanwhile, so this contender was compared again"
 MOST_TRIES = 5
-STEP_IN_TEST = " on the step that ends at "  # between contender and time, in the key of a test
+STEP_IN_TEST = " on the step that ends at "  # between contender with windows and time, in the key of a test
 
 
 class NotEvaluated(ValueError):
@@ -62,10 +62,10 @@ def promote_if_better(
     The contender, the champion, the baselines and the forecaster without vectors are compared on the same queries; a
     champion without scores among `rankings` is evaluated here. One that was trained on the step stays without a test.
     One whose weights are missing, do not fit this version, or are of rows after the step, which were taken back since,
-    is replaced. A contender is tested once against a
-    champion on a step, which is known by its end time: after that the recorded outcome is returned, whatever rows have
-    come. Where another machine recorded a test meanwhile, the contender is compared again, with the champion of then.
-    Without models of its own, the contender may be the champion: then the baselines alone are compared with it.
+    is replaced. A contender is tested once against a champion on a step, which is known by the windows' length and its
+    end time: after that the recorded outcome is returned, whatever rows have come. Where another machine recorded a
+    test meanwhile, the contender is compared again, with the champion of then. Without models of its own, the contender
+    may be the champion: then the baselines alone are compared with it.
 
     Args:
         snapshots: address of the snapshots.
@@ -100,7 +100,8 @@ def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: s
     """Return the recorded outcome or that of a comparison; None if another machine recorded one meanwhile."""
     opened = given.opened
     record, stamp = read_champion(opened.layout, opened.dataset)
-    key = f"{identity(contender)}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
+    tested = f"{identity(contender)}, windows of {opened.window}"  # another window may end at the same time
+    key = f"{tested}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
     present = record if record is not None and unusable(opened, record) is None else None
     if present is not None and key in present["tests"]:
         return _recorded(present["tests"][key], rule)
