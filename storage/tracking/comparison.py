@@ -41,7 +41,9 @@ def _id_of(wanted: str, names: dict[str, str]) -> str:
         ids = ", ".join(same[:5])
         raise ValueError(f"{len(same)} runs have the name {wanted!r}, or ids that begin so: choose one of {ids}")
     newest = "; ".join(f"{run[:8]} {name}" for run, name in list(names.items())[:5])
-    raise ValueError(f"no run has the id or the name {wanted!r}; the newest are: {newest or 'none'}")
+    raise ValueError(
+        f"none of the newest {LAST_RUNS:,} runs has the id or the name {wanted!r}; the newest are: {newest or 'none'}"
+    )
 
 
 def _texts(values: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
