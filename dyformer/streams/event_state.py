@@ -493,10 +493,7 @@ class EventState:
     def load_growth() -> None:
         """Compile what `grow_ahead` calls, or read it from the disk: beside requests they would wait for it."""
         table = table_of(np.zeros(1, dtype=SLOT), np.empty(0, dtype=np.int32))
-        larger = larger_table(table, 1)
-        for _ in (*filled_in_parts(larger, table), *changes_copied(larger, table, marks_taken(table))):
-            pass
-        caught_up(larger, table)
+        caught_up(larger_table(table, 1), table)
 
     def _grow_ahead(self, name: str, num_more: int, lock: AbstractContextManager, rest: Rest) -> None:
         with lock:

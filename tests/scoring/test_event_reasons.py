@@ -37,6 +37,8 @@ def test_the_strongest_features_are_those_of_a_stable_sort():
     row_RF = np.where(generator.random(raised_RF.shape) < 0.2, np.nan, 1).astype(np.float32)
     rank_F = [feature for feature, name in enumerate(FEATURES) if name.startswith("rank_")]
     row_RF[:, rank_F] = 0  # a rank is a number where all candidates are equal, because none has a value
+    raised_RF[50:, rank_F] = generator.integers(1, 9, size=(10, len(rank_F)))
+    row_RF[50:, [INDEX[FEATURES[feature].removeprefix("rank_")] for feature in rank_F[::2]]] = np.nan
     expected_RK = [sorted_features(*both) for both in zip(raised_RF, row_RF, strict=True)]
     assert strongest(raised_RF, row_RF, STEM_F, VALUE_F).tolist() == expected_RK
     assert any(-1 in features for features in expected_RK)
