@@ -198,12 +198,11 @@ def predict(  # noqa: PLR0913, because each option is an argument
     vectors = vectors_to_publish(address, contender, seed)
     print(f"method: {contender.title}")
     if not contender.models:
-        whose = (
-            "there is no trained model that has some"
-            if vectors is None
-            else "they are of the model whose vectors were published last"
+        none, others = (
+            "there is no trained model that has some",
+            "they are of the model whose vectors were published last",
         )
-        print(f"this method has no vectors of its own: {whose}")
+        print(f"this method has no vectors of its own: {none if vectors is None else others}")
     print(f"vectors: {vectors or 'none'}")
     forecasts = write_forecasts(address, contender, vectors if contender.models else None, seed, k=top, links=links)
     print(f"forecasts: {forecasts}")
@@ -221,11 +220,9 @@ def _part(links: str, top: int) -> str | None:
 
     if links != "all":
         return f"they are of {links} links alone"
-    return (
-        f"they are fewer than {NUM_PARTNERS} links of each node, which the ledger counts"
-        if top < NUM_PARTNERS
-        else None
-    )
+    if top < NUM_PARTNERS:
+        return f"they are fewer than {NUM_PARTNERS} links of each node, which the ledger counts"
+    return None
 
 
 @app.command()

@@ -10,12 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from polars.testing import assert_frame_equal
+from prefect import Task
 
 from dyformer.experiments.settings import Experiment, OldSettings, as_record
 from dyformer.scoring.vector_scores import prepare_vectors
 from dyformer.scoring.vector_spaces import MIN_LIFT, agreement, blocks, rotated
 from dyformer.training.checkpoint import WeightsDoNotFit
-from flows import parallel
+from flows import parallel, stages
 from flows.cli import main
 from flows.tasks import predict
 from flows.tasks.complete_windows import make_complete_snapshots
@@ -271,6 +272,10 @@ def test_mixed_spaces_are_refused_by_name(given: dict[tuple[float, int], NDArray
         query(Layout.from_environment(), "select * from latest_vectors")
 
 
+def reads_vectors(forecasts: str) -> bool:
+    return any("/vectors/" in name for name in lineage_of(forecasts).inputs)
+
+
 def test_a_champion_without_vectors_publishes_those_of_the_newest_training(
     given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -291,6 +296,7 @@ def test_a_champion_without_vectors_publishes_those_of_the_newest_training(
     output, found = predicted("--top", "12")
     assert "no vectors of its own: they are of the model whose vectors were published last" in output
     assert (found["vectors"], publications(Layout.from_environment(), "mylog").height) == (vectors, 2)
+    assert not reads_vectors(found["forecasts"])
     grown(tmp_path, 5, 2)
     later = predicted()[1]["vectors"]
     step = open_snapshots(snapshots).num_steps + 2
@@ -326,3 +332,21 @@ def test_weights_that_this_version_cannot_read_leave_such_a_champion_without_vec
     assert vectors_to_publish(later, scorer) is None
     with pytest.raises(error):
         vectors_to_publish(later, champion(snapshots, first))
+
+
+def test_the_flow_publishes_such_vectors_too(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, part in vars(stages).items():
+        if isinstance(part, Task):
+            monkeypatch.setattr(stages, name, part.fn)  # without a server
+    given |= {(1.0, step): drawn(0) for step in range(3, 9)}
+    snapshots = make_complete_snapshots(lineage_of(grown(tmp_path, 0, 5)).dataset)
+    vectors, scorer = published_vectors(snapshots, model(snapshots, 1.0)), champion(snapshots)
+    publish(snapshots, scorer, write_forecasts(snapshots, scorer), vectors)
+    grown(tmp_path, 5, 2)
+    addresses = stages.predict.fn("mylog")
+    assert lineage_of(addresses["vectors"]).until == open_snapshots(snapshots).num_steps + 2
+    assert lineage_of(addresses["forecasts"]).settings["method"] == "L3"
+    assert not reads_vectors(addresses["forecasts"])
+    assert latest(Layout.from_environment(), "mylog") == addresses
