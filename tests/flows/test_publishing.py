@@ -272,15 +272,21 @@ def test_the_ledger_has_what_came_of_each_publication_once_its_step_is_complete(
     assert parts["num_pairs"][0] == parts["num_pairs"][1] + parts["num_pairs"][2]
 
 
-def test_a_tracked_outcome_that_is_made_anew_is_replaced(
+@pytest.fixture
+def tracked_l3(
     snapshots: str,  # noqa: F811
     tmp_path: Path,
     empty_database: Callable[[Path], Path],
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
+    """Let L3 publish, in a store with a database of MLflow."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     empty_database(tmp_path / "store" / "mlflow.db")
     published_by_l3(snapshots)
+
+
+@pytest.mark.usefixtures("tracked_l3")
+def test_a_tracked_outcome_that_is_made_anew_is_replaced(tmp_path: Path):
     tracked = []
     for name, rows in (("wrong", rows_of(8)), ("right", rows_of(6))):
         in_step = [f"{row.rpartition(',')[0]},{60 + number % 10}" for number, row in enumerate(rows)]
@@ -294,16 +300,9 @@ def test_a_tracked_outcome_that_is_made_anew_is_replaced(
     assert tracked[0] != tracked[1]
 
 
-def test_the_tracked_outcome_of_a_number_of_two_windows_is_that_of_the_present_ones(
-    snapshots: str,  # noqa: F811
-    tmp_path: Path,
-    empty_database: Callable[[Path], Path],
-    monkeypatch: pytest.MonkeyPatch,
-):
+@pytest.mark.usefixtures("tracked_l3")
+def test_the_tracked_outcome_of_a_number_of_two_windows_is_that_of_the_present_ones(tmp_path: Path):
     """Step 6 of windows of ten is from 60 to 70, of windows of twenty from 110 to 130."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    empty_database(tmp_path / "store" / "mlflow.db")
-    published_by_l3(snapshots)
     grown(tmp_path, "first", [*rows_of(6), "1,2,70"])
     [address] = write_outcomes(make_complete_snapshots("mylog"))
     send_ledger(open_tracker(layout()), address)
