@@ -417,8 +417,8 @@ def test_a_killed_promotion_leaves_a_champion_with_a_copy(snapshots: str, monkey
 
 
 def test_a_step_of_other_windows_that_ends_at_the_same_time_is_another_test(snapshots: str):
-    champion, beside = Contender(title="L3"), {"Adamic-Adar": 0.0}
-    promoted(snapshots, champion, 1.0, beside)
+    champion = Contender(title="L3")
+    promoted(snapshots, champion, 1.0, {"Adamic-Adar": 0.0})
     assert promoted(snapshots, champion, 0.0, {"Adamic-Adar": 9.0})["champion"]["title"] == "L3"  # as recorded
     ingest_log("mylog", {"window": "25"}, lambda text: None)
     longer = make_snapshots("mylog")
