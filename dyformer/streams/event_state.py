@@ -489,12 +489,6 @@ class EventState:
         for name, num_more in _most_slots(BLOCK_EVENTS, self.settings.limits).items():
             self._grow_ahead(name, num_more, lock, rest)  # its arrays are free again before the next table grows
 
-    @staticmethod
-    def load_growth() -> None:
-        """Compile what `grow_ahead` calls, or read it from the disk: beside requests they would wait for it."""
-        table = table_of(np.zeros(1, dtype=SLOT), np.empty(0, dtype=np.int32))
-        caught_up(larger_table(table, 1), table)
-
     def _grow_ahead(self, name: str, num_more: int, lock: AbstractContextManager, rest: Rest) -> None:
         with lock:
             before = getattr(self._state, name)

@@ -18,7 +18,7 @@ from dyformer.logs.contract import TimeRange
 from dyformer.logs.time_windows import horizon_length
 from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.scoring.event_horizon import FittedHorizon
-from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
+from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds, load_growth
 from dyformer.scoring.sent_events import SentEvent, check_era, named_events
 from dyformer.streams.event_state import EventState, Rest
 from dyformer.streams.kernels.tables import no_rest
@@ -255,7 +255,7 @@ class LiveService:
         committed_files = frozenset((part["version"], part["sha256"]) for part in parts)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
         opened.ranking.scores("", [""])
-        EventState.load_growth()
+        load_growth()
         num_late = _catch_up(opened.ranking, waiting, rest)
         with self._changing:  # what came meanwhile
             if not self._files <= committed_files:  # some were taken back or dropped, which the horizons may have read

@@ -569,11 +569,12 @@ def test_a_log_that_grows_keeps_its_numbers(side: int):
 GROWTH = """
 from contextlib import nullcontext
 import numpy as np
+from dyformer.scoring.live_ranking import load_growth
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import EventState, StateSettings
 from dyformer.streams.kernels import tables
 kernels = tables.enter_slots, tables._copy_marked
-EventState.load_growth()
+load_growth()
 loaded = [list(kernel.signatures) for kernel in kernels]
 node_E = np.arange(20)
 state = EventState(20, 20, StateSettings(two_sides=True, seconds=1.0))

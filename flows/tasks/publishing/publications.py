@@ -129,10 +129,10 @@ def published_vectors(snapshots: str, model: str, seed: int = 0) -> str:
 
 
 def vectors_to_publish(snapshots: str, contender: Contender, seed: int = 0) -> str | None:
-    """Write the vectors that are published with a contender's forecasts, those of its newest weights; as above.
+    """Write the vectors that are published with a contender's forecasts; return their address.
 
-    For a contender without weights they are those of the weights whose vectors were published last. None without any,
-    or where this version cannot read them.
+    They are those of its newest weights, or, for a contender without any, of the weights whose vectors were published
+    last. None without such weights, or where this version cannot read them.
     """
     if contender.models:
         return published_vectors(snapshots, contender.models[-1], seed)

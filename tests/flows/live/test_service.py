@@ -180,6 +180,6 @@ def test_events_that_come_while_a_ranking_is_made_count_before_requests_wait_for
 
 def test_what_a_growth_calls_is_loaded_before_the_first_request(store, monkeypatch):
     loads = []
-    monkeypatch.setattr(live.EventState, "load_growth", lambda: loads.append(1))
+    monkeypatch.setattr(live, "load_growth", lambda: loads.append(1))
     LiveService(layout=store, dataset=NAME, show=lambda text: None)
     assert loads == [1]
