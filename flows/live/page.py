@@ -159,7 +159,8 @@ def _forecast_parts(service: "LiveService", source: str) -> Iterable[str]:
         return
     start, unit = published[0]["start_time"], service.opened.time_unit
     came = {partner.target for partner in service.ranking.past(source, len(forecasts)) if partner.latest >= start}
-    own = forecasts.filter(pl.col("id").cast(pl.String) == source).sort("rank").head(10)
+    # With two id spaces the target of this id is another node, and its events are no past of the source.
+    own = forecasts.filter(pl.col("id").cast(pl.String) == source, side=0).sort("rank").head(10)
     yield f"<p>{escape(published[0]['method'])}, for the window from {escape(_short(start, unit))}:</p>"
     rows = (
         (

@@ -1,6 +1,7 @@
 """Claims about the server: the batch's numbers, events that count at once, named refusals, and nothing lost."""
 
 import gc
+import re
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
+import polars as pl
 import pytest
 import uvicorn
 from live_logs import NAME, START, ingest, rows_of
@@ -640,6 +642,23 @@ def test_the_page_of_a_node_is_there_without_forecasts_that_cannot_be_read(clien
     assert answer.status_code == 200
     assert "Next partners of u3" in answer.text
     assert f"Earlier forecasts cannot be read: {error}" in answer.text
+
+
+def test_the_page_of_a_source_has_no_forecast_of_the_target_with_the_same_id(client, service, monkeypatch):
+    post(client, event("7", "p5"), event("u3", "7"))
+    sides, ids, partners = [0, 0, 1, 1], ["7", "u3", "7", "p5"], ["p5", "p6", "u3", "u4"]
+    forecasts = pl.DataFrame({"side": sides, "id": ids, "partner_id": partners, "rank": 1, "probability": 0.5})
+    published = {"forecasts": "somewhere", "start_time": NEXT * 1_000_000, "method": "the forecaster"}
+    monkeypatch.setattr(page, "publications", lambda *given: pl.DataFrame([published]))
+    monkeypatch.setattr(page, "read_table", lambda *given: forecasts)
+
+    def forecast_of(node):
+        text = client.get("/", params={"source": node}).text.partition("Earlier forecasts")[2]
+        return re.findall('data-name="(?:partner|came since)">([^<]*)<', text)
+
+    assert forecast_of("7") == ["p5", "yes"]
+    assert forecast_of("u3") == ["p6", "no"]
+    assert "None of this node" in client.get("/", params={"source": "p5"}).text  # no source
 
 
 def test_a_time_that_an_event_overtakes_is_refused(client, service, monkeypatch):
