@@ -14,6 +14,7 @@ from dyformer.graphs.windows import FarRows, TooFewRows, emptiness, far_rows, sp
 from dyformer.logs.contract import ForeignLog
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
+from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
@@ -53,6 +54,7 @@ from storage.removal import remove_dropped, remove_leftovers
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+OF_RECEIVED = ReadLimits(max_years_apart=10_000)  # of events that a server has accepted, so that none is rejected
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
 
 
@@ -198,7 +200,7 @@ def _received(layout: Layout, dataset: str, stored: list[dict[str, Any]]) -> dic
     contents_before, batches = known_contents(layout, dataset), {row["batch"] for row in stored}
     files_by_content: dict[Content, RawFile] = {}
     for path in received_files(layout, dataset):
-        file = raw_file(path)
+        file = replace(raw_file(path), limits=OF_RECEIVED)
         content = content_of(file, contents_before.get(file.name))
         if content.sha256 not in batches:
             files_by_content[content] = file

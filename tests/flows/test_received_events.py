@@ -80,6 +80,19 @@ def test_a_received_event_far_after_all_others_is_named_and_no_file_is_refused_f
     assert any("1 row lies far after all others, from 2027-01-01" in text for text in printed)
 
 
+@pytest.mark.parametrize("num_newer", [99, 120])
+def test_a_received_event_of_a_year_that_the_log_has_is_committed_though_the_others_are_of_another_one(
+    tmp_path, num_newer
+):
+    layout, year = Layout(str(tmp_path / "store")), 31_556_952
+    decades = [(f"u{number % 7}", f"p{number % 5}", year * 5 + number * year // 4) for number in range(190)]
+    ingest(layout, tmp_path, decades, 0, window="5 equal")
+    events = [received(1, time="2017-06-01T00:00:00Z") for _ in range(num_newer)]
+    ReceivedEvents(layout=layout, dataset=NAME).append([*events, received(2, time="1977-06-01T00:00:00Z")])
+    counts = ingest_log(NAME, {}, silent, layout=layout)
+    assert (counts["num_accepted"], counts["num_quarantined"]) == (190 + num_newer + 1, 0)
+
+
 def test_received_events_that_the_log_has_are_named_and_a_file_of_received_ones_is_refused(store, tmp_path):
     printed = []
     ReceivedEvents(layout=store, dataset=NAME).append(sent(ROWS[-30:]))
