@@ -1,8 +1,8 @@
 """Tables with typed columns (Parquet, data frames) -> blocks of rows in the form of `events.raw_rows`."""
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -24,6 +24,7 @@ MAX_WHOLE = 2**53  # a float up to it that is whole is written as an integer
 OUT_OF_RANGE = 1 << 62
 UNIT_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 DAY_MICROSECONDS = 86_400_000_000
+WITHOUT_TYPE = (pl.Object, pl.Int128)  # in Parquet; an object of Python may be a UUID
 
 
 def as_frame(table: object) -> "pl.DataFrame | pd.DataFrame":
@@ -33,14 +34,15 @@ def as_frame(table: object) -> "pl.DataFrame | pd.DataFrame":
     (source, target, time) or (source, target, time, weight). Raises LogNotFound for anything else, and OneColumn for
     tuples of other lengths.
     """
-    if isinstance(table, pl.DataFrame) or hasattr(table, "iloc"):  # the latter of pandas, no dependency
+    if isinstance(table, pl.DataFrame) or (hasattr(table, "iloc") and hasattr(table, "columns")):  # that is pandas
         return table  # pyright: ignore[reportReturnType]
     if isinstance(table, pl.LazyFrame):
         return table.collect()
     if isinstance(table, Sequence) and not isinstance(table, str | bytes):
         return _of_tuples(table)
     if hasattr(table, "__arrow_c_stream__"):
-        return pl.DataFrame(table)  # pyright: ignore[reportArgumentType]
+        with suppress(pl.exceptions.SchemaError):  # a stream of single values has no rows
+            return pl.DataFrame(table)  # pyright: ignore[reportArgumentType]
     raise LogNotFound(
         "expected a path, paths, a list of tuples (source, target, time), a polars or pandas DataFrame, or an Arrow"
         f" stream; found {type(table).__name__}"
@@ -61,8 +63,12 @@ def _of_one_type(values: Sequence[object]) -> pl.Series:
     """Make a column; values of several types, such as integers and texts as ids, and longer integers become texts."""
     are_longer = any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in values)
     if are_longer or len({type(value) for value in values if value is not None}) > 1:
-        return pl.Series([None if value is None else str(value) for value in values], dtype=pl.String)
+        return _as_texts(values)
     return pl.Series(list(values))
+
+
+def _as_texts(values: Iterable[object]) -> pl.Series:
+    return pl.Series([None if value is None else str(value) for value in values], dtype=pl.String)
 
 
 def frame_file(frame: "pl.DataFrame | pd.DataFrame") -> RawFile:
@@ -76,6 +82,7 @@ def frame_file(frame: "pl.DataFrame | pd.DataFrame") -> RawFile:
         zoned = {column: frame[column].dt.tz_convert(None) for column in frame.select_dtypes("datetimetz")}
         frame = frame.assign(**zoned).astype(texts)
         frame = pl.DataFrame(pa.Table.from_pandas(frame, preserve_index=False))
+    frame = frame.with_columns(_as_texts(column).alias(column.name) for column in frame if column.dtype in WITHOUT_TYPE)
     content = io.BytesIO()
     frame.write_parquet(content, compression="lz4")
     return RawFile(name="the data frame", open=lambda: io.BytesIO(content.getbuffer()))

@@ -55,6 +55,8 @@ READ: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a dictionary": ({"source": [1]}, {}, "found dict"),
     "a function": (print, {}, "found builtin_function_or_method"),
     "an array": (np.zeros((3, 3)), {}, "found ndarray"),
+    "a column of pandas": (pd.Series([1, 2, 3]), {}, "found Series"),
+    "a column of pyarrow": (FRAME.to_arrow()["time"], {}, "found ChunkedArray"),
     "no path": ([], {}, "the log has no file"),
     "a missing path": ("none.csv", {}, "none.csv cannot be opened"),
     "an empty path": ("", {}, "cannot be"),

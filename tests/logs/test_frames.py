@@ -2,6 +2,7 @@
 
 import gzip
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pandas as pd
 import polars as pl
@@ -12,7 +13,7 @@ from dyformer.logs.compression import local_file
 from dyformer.logs.events import read_events
 from dyformer.logs.plan import Declared
 from dyformer.logs.raw_file import DamagedLog, LogNotFound
-from dyformer.logs.records import frame_file
+from dyformer.logs.records import as_frame, frame_file
 from dyformer.logs.sniffing import sniff_plan
 
 ROWS = {
@@ -58,6 +59,18 @@ def test_the_ids_of_a_frame_may_be_of_any_kind():
         frame = pd.DataFrame({"source": ids, "target": ids, "time": times}, index=["b", "a"])
         expected = [(text, text, time * SECOND) for text, time in zip(texts, times, strict=True)]
         assert ends(read_files(frame_file(frame))) == expected
+
+
+@pytest.mark.parametrize(("make", "dtype"), [(UUID, pl.Object), (int, pl.Int128)])
+def test_ids_that_parquet_has_no_type_for_are_texts(make, dtype):
+    first, second = make("1" * 32), make("2" * 32)
+    rows = [(first, second, EPOCH), (second, first, EPOCH + 1), (None, first, EPOCH + 2)]
+    dtypes = dict.fromkeys(("source", "target"), dtype)
+    for frame in (pl.DataFrame(rows, schema={**dtypes, "time": pl.Int64}, orient="row"), as_frame(rows)):
+        read = read_files(frame_file(frame))
+        expected = [(str(first), str(second), EPOCH * SECOND), (str(second), str(first), (EPOCH + 1) * SECOND)]
+        assert ends(read) == expected
+        assert reasons(read) == {3: "empty id"}
 
 
 def test_columns_of_a_frame_can_be_declared():
