@@ -1,5 +1,6 @@
 """A log in the store -> its server in this process, until a signal stops it: its port, its login, its lock."""
 
+import errno
 import gc
 import secrets
 import socket
@@ -21,6 +22,7 @@ from storage.bytes.files import make_folder
 from storage.layout import Layout
 
 USUAL_PORT = 8100
+OF_PORT = (errno.EADDRINUSE, errno.EACCES)
 ADDRESS, LOGIN = "DYFORMER_SERVE_URL", "DYFORMER_SERVE_LOGIN"
 SECONDS_OF_A_THREAD = 0.0005  # that it computes while a ranking waits; by default Python takes ten times as long
 
@@ -46,13 +48,14 @@ def serve_dataset(
         WindowError: a horizon does not fit the log.
         TooFewPastEvents: the log is too short for a horizon.
         ValueError: another server of it runs in this store.
-        ValueError: another program listens at the given port.
+        ValueError: another program listens at the given port, or the host is none of this machine.
     """
     import uvicorn
 
     make_folder(Path(layout.service))
     close_folder(Path(layout.service))
     with _alone(layout, dataset):
+        _listener(host, port).close()  # before minutes of fitting; no request waits at a server that is not ready
         with ongoing(f"serve {dataset}: not ready", file=sys.stderr):
             service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons)
         sys.setswitchinterval(SECONDS_OF_A_THREAD)
@@ -88,7 +91,17 @@ def _alone(layout: Layout, dataset: str) -> Iterator[None]:
 
 
 def _listener(host: str, port: int | None) -> socket.socket:
-    for chosen in (port,) if port is not None else (USUAL_PORT, 0):
-        with suppress(OSError):
+    problem = OSError("an empty text stands for all addresses")
+    for chosen in ((port,) if port is not None else (USUAL_PORT, 0)) if host else ():
+        try:
             return listening(host, chosen)
-    raise ValueError(f"port {port} at {host} cannot be listened at: give a free one with --port")
+        except OSError as error:
+            problem = error
+    if problem.errno in OF_PORT:
+        raise ValueError(
+            f"port {port} at {host} cannot be listened at ({problem.strerror}): give a free one with --port"
+        ) from problem
+    raise ValueError(
+        f"host {host!r}: expected an IPv4 address or a name of this machine, such as 127.0.0.1, or 0.0.0.0 for all of"
+        f" its addresses ({problem.strerror or problem})"
+    ) from problem

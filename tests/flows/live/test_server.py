@@ -23,12 +23,13 @@ from dyformer.scoring import event_horizon, heads
 from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.scoring.sent_events import SentEvent, checked_event
 from dyformer.streams.event_log import EventQueries
-from flows.live import page, server
+from flows.live import page, running, server
 from flows.live import service as live
 from flows.live.running import serve_dataset
 from flows.live.server import application
 from flows.live.service import LiveService
 from flows.service.guard import Guard
+from flows.service.listening import listening, port_of
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.live import open_horizon, open_ranking
@@ -599,6 +600,24 @@ def test_a_collection_does_not_go_through_what_a_server_has_loaded(store, monkey
     finally:
         sys.setswitchinterval(interval)
     assert frozen[1] > frozen[0] + 10_000
+
+
+@pytest.mark.parametrize(
+    ("host", "is_taken", "says"),
+    [
+        ("192.0.2.1", False, "host '192.0.2.1': expected an IPv4 address or a name of this machine"),
+        ("192.0.2.1", True, "host '192.0.2.1': expected"),
+        ("::1", False, "host '::1': expected"),
+        ("", False, "host '': expected"),
+        ("127.0.0.1", True, "cannot be listened at (Address already in use): give a free one with --port"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_at_is_named_before_anything_is_fitted(
+    store, monkeypatch, host, is_taken, says
+):
+    monkeypatch.setattr(running, "LiveService", None)
+    with listening("127.0.0.1", 0) as taken, pytest.raises(ValueError, match=re.escape(says)):
+        serve_dataset(store, NAME, host, port_of(taken) if is_taken else None, (), (), silent)
 
 
 def test_prometheus_reads_counters_and_latencies(client):
