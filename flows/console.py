@@ -371,7 +371,14 @@ def _cell(value: object) -> str:
         return f"[{_cell(value[0])}, {_cell(value[1])}, ... {len(value)} values]"
     if isinstance(value, list) and all(isinstance(inner, str) for inner in value):
         return "; ".join(value)  # such as reasons, as in a ranking
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    """Write a number with two decimals, one below 1, such as a probability or a score, with four."""
+    if not abs(value) < 1:
+        return f"{value:.2f}"
+    return f"{'-' if value < 0 else ''}{printed_probability(abs(value))}"
 
 
 @functools.cache

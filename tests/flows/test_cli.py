@@ -376,7 +376,7 @@ def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..
     statement = "select [0.123, -0.05, 1, 2, 3]::double[] as vector, [1.5, 2]::double[] as pair"
     code, output, _ = dyformer("sql", statement)
     assert code == 0
-    assert "[0.12, -0.05, ... 5 values]" in output
+    assert "[0.1230, -0.0500, ... 5 values]" in output
     assert "[1.5, 2.0]" in output
     assert "│ once a week; once, a day │" in dyformer("sql", "select ['once a week', 'once, a day'] as reasons")[1]
     assert json.loads(dyformer("sql", statement, "--json")[1])[0]["vector"] == [0.123, -0.05, 1.0, 2.0, 3.0]

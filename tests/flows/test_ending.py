@@ -1,5 +1,6 @@
 """Every command ends in one line and a documented exit code, whatever happens in it."""
 
+import math
 import os
 import re
 import signal
@@ -125,6 +126,28 @@ def test_control_characters_and_markup_of_ids_stay_text(capsys: pytest.CaptureFi
         assert text in output
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", output)
     assert printable("file\x1b]0;title\x07 \udcff") == r"file\x1b]0;title\x07 \udcff"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.8934, "0.8934"),
+        (0.8931, "0.8931"),
+        (0.0012, "0.0012"),
+        (-0.0312, "-0.0312"),
+        (1e-9, "1.0e-09"),
+        (-1e-9, "-1.0e-09"),
+        (0.0, "0"),
+        (1.0, "1.00"),
+        (-2.5, "-2.50"),
+        (123_456.789, "123456.79"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers_below_one_are_printed_so_that_small_and_near_ones_differ(capsys, value, text):
+    print_frame(pl.DataFrame({"number": [value]}))
+    assert f" {text} " in capsys.readouterr().out
 
 
 def test_a_title_longer_than_its_table_is_one_line_of_text(capsys: pytest.CaptureFixture[str]):
