@@ -41,7 +41,8 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
     """Evaluate every method on the same pairs of each unit and seed of a protocol, and track one run per method.
 
     Models and results of an earlier run are reused. With DYFORMER_RAY_ADDRESS the workers of that cluster train and
-    evaluate first, and this process finds their results.
+    evaluate first, and this process finds their results; so do, one after another, processes of their own where the
+    protocol measures them.
 
     Args:
         dataset: name of the log.
@@ -67,7 +68,7 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
     units = units_of(snapshots, evaluated, steps)
     chosen = configured(named, experiment.max_epochs, searched_steps(snapshots, evaluated, units))
     check_effect(changes_of(experiment), chosen.values())
-    if study is None and uses_cluster() and not evaluated.own_process:  # a study has run its trials before
+    if study is None and (uses_cluster() or evaluated.own_process):  # a study has run its trials before
         run_trials(f"the benchmark {protocol}", trials_of(evaluated, named, snapshots, steps, seeds, experiment))
     jobs = _jobs(f"{protocol} benchmark {dataset}", evaluated.jobs(units), seeds)
     scores = results(snapshots, evaluated, jobs, chosen, experiment)

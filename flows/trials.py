@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from prefect import flow, tags
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.protocols import protocol_of
+from dyformer.evaluation.protocols import PROTOCOLS, protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.methods import METHODS, Variation
 from dyformer.experiments.settings import Experiment
@@ -176,7 +176,8 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
         return
     context = get_context("spawn")  # because threads of torch and Prefect do not survive a fork
     num, num_trials = (1, 1) if is_alone else (parallel, None)
-    pool = ProcessPoolExecutor(num, mp_context=context, initializer=_settle, max_tasks_per_child=num_trials)
+    settled = {"initializer": _settle, "initargs": (PROTOCOLS,)}
+    pool = ProcessPoolExecutor(num, mp_context=context, max_tasks_per_child=num_trials, **settled)
     try:
         running = {pool.submit(_run, trial): trial for trial in trials}
         for future in as_completed(running):
@@ -238,8 +239,9 @@ def _was_stored(run: Callable[..., list[str]], trial: Trial) -> bool:
     return all(files.modified(f"{address}/{MANIFEST}") < started for address in run(trial))
 
 
-def _settle() -> None:
-    """Leave the progress to the study's own process, and end when that ends, however it ends."""
+def _settle(protocols: dict[str, str]) -> None:
+    """Know the protocols of the process that started this one, print no progress, and end when that ends."""
+    PROTOCOLS.update(protocols)
     print_no_progress()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

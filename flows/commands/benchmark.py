@@ -249,6 +249,8 @@ def _checked(
     if VISIBLE in own and VISIBLE not in evaluated.settings:
         raise typer.BadParameter("--visible belongs to --protocol tgb")
     evaluated = evaluated.changed(own)
+    if evaluated.own_process:
+        _check_no_cap(protocol, changes, epochs)
     if evaluated.reads_interactions:
         experiment = experiment.check_interactions()
     from dyformer.experiments.methods import Variation, check_effect
@@ -316,11 +318,13 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     from flows.tasks.ingest import check_logs
 
     study = study_of(name)
-    if study.measures_process:
-        _check_cost_options(name, epochs, parallel)
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(with_cap(changes, epochs)) for dataset in chosen}
     study.check_changes(changed_names(changes or []))
+    if study.measures_process:
+        if parallel > 1:
+            raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
+        _check_no_cap(name, changes, epochs)
     if study.reads_interactions:
         experiments = {dataset: experiment.check_interactions() for dataset, experiment in experiments.items()}
     if study.measures_process and any(experiment.pretrain is None for experiment in experiments.values()):
@@ -348,11 +352,10 @@ def _write(out: Path | None, contents: "Mapping[str, bytes]") -> None:
         print(f"wrote {len(contents)} files to {out}")
 
 
-def _check_cost_options(name: str, epochs: int | None, parallel: int) -> None:
-    if parallel > 1:
-        raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
-    if epochs is not None:
-        raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave --epochs out")
+def _check_no_cap(name: str, changes: list[str] | None, epochs: int | None) -> None:
+    if CAP in changed_names(with_cap(changes, epochs)):
+        option = f"--set {CAP}" if epochs is None else "--epochs"
+        raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave {option} out")
 
 
 def reading_of(dataset: str, datasets: list[str], reading: dict[str, Any]) -> dict[str, Any]:

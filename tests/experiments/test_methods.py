@@ -1,5 +1,6 @@
 """The registry of methods, their names on a command line, and their titles, known before any is imported."""
 
+import pickle
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,12 @@ def test_every_variation_fits_every_change():
     assert len(variations) == 3
     for variation in variations:
         assert Experiment().changed({**TINY, **variation.all_changes}).finetune.epochs == 1
+
+
+@pytest.mark.parametrize("known", ["METHODS", "VARIATIONS", "STAGES", "NODE_METHODS", "EVENT_METHODS"])
+def test_every_method_reaches_another_process_unchanged(known: str):
+    by_title = getattr(methods, known)
+    assert {title: pickle.loads(pickle.dumps(method)) for title, method in by_title.items()} == by_title
 
 
 def test_a_variation_is_dyformer_with_its_changed_settings():

@@ -62,6 +62,13 @@ def test_a_benchmark_refuses_a_change_that_no_method_reads(change: str, monkeypa
         _run_protocol("mylog", {}, "3", 1, "paper", ["l3,edgebank_ever"], None, [change], None)
 
 
+@pytest.mark.parametrize(("epochs", "change"), [(3, None), (None, "max_epochs=3")])
+def test_a_protocol_that_measures_an_epoch_refuses_a_cap_on_their_number(epochs: int | None, change: str | None):
+    option = "--epochs" if change is None else "--set max_epochs"
+    with pytest.raises(typer.BadParameter, match=f"cost measures an epoch, whatever their number: leave {option} out"):
+        _run_protocol("mylog", {}, "3", 1, "cost", ["DyFormer"], epochs, None if change is None else [change], None)
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

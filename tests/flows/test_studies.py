@@ -359,14 +359,35 @@ def test_a_benchmark_of_a_deployment_has_its_trials_on_the_cluster(store: Path, 
     with pytest.raises(AssertionError, match="without a server"):  # after the workers have evaluated
         flows.benchmark.benchmark("mylog", None, "4", 2, methods=["L3"])
     assert [(job.args[0].seed, list(job.args[0].methods)) for job in sent] == [(0, ["L3"]), (1, ["L3"])]
+
+
+@pytest.mark.parametrize(
+    ("address", "study", "protocol", "num_started"),
+    [
+        ("head:6379", None, "paper", 1),
+        ("head:6379", "links", "paper", 0),  # whose trials have run
+        (None, None, "paper", 0),
+        (None, None, "cost", 1),  # which measures its process
+        (None, "cost", "cost", 0),
+    ],
+)
+def test_a_benchmark_starts_trials_for_a_cluster_or_where_its_process_is_measured(
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str | None,
+    study: str | None,
+    protocol: str,
+    num_started: int,
+):
     started = []
+    if address is not None:
+        monkeypatch.setenv("DYFORMER_RAY_ADDRESS", address)
     monkeypatch.setattr(flows.benchmark, "run_trials", lambda *given: started.append(given))
     monkeypatch.setattr(flows.benchmark, "results", lambda *given: [])
     monkeypatch.setattr(flows.benchmark, "metrics_task", refuse)
-    for study, protocol in (("links", "paper"), (None, "cost")):  # whose trials have run; which measures its process
-        with pytest.raises(AssertionError):
-            flows.benchmark.benchmark("mylog", None, "4", 1, None, ["DyFormer"], study, protocol)
-    assert started == []
+    with pytest.raises(AssertionError):
+        flows.benchmark.benchmark("mylog", None, "4", 1, None, ["DyFormer"], study, protocol)
+    assert len(started) == num_started
 
 
 def test_a_trial_has_the_settings_of_its_protocol(store: Path):
@@ -457,7 +478,9 @@ def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
     monkeypatch.setattr("flows.trials.threading.Thread", Mock())
     monkeypatch.setenv(QUIET, "")  # so that it is taken away at the end
     monkeypatch.delenv(QUIET)
-    flows.trials._settle()
+    monkeypatch.setattr(flows.trials, "PROTOCOLS", {})
+    flows.trials._settle({"own": "own_module:OBJECT"})
+    assert flows.trials.PROTOCOLS == {"own": "own_module:OBJECT"}
     assert list(tracked([1, 2], "jobs")) == [1, 2]
     with ongoing("jobs"):
         pass
