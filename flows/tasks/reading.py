@@ -6,6 +6,7 @@ New files that do not continue the rows of a dataset are refused by an error tha
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from itertools import compress, zip_longest
 from typing import Any, get_args
 
@@ -39,6 +40,8 @@ from storage.events.table import has_events, history, ingested_datasets, newest_
 from storage.layout import Layout
 
 FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
+SWITCHES = ("has_header", "bipartite", "directed", "finished", "new_ids", "drop_duplicates", "force")
+OPTIONS = sorted({*(field.name for field in fields(Declared)), "log", "window", "lateness", "max_bad", *SWITCHES})
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 MAX_NAMED = 5  # files in a message
 LEAST_ROWS = 20  # of a file, for a copy of another to be refused
@@ -48,9 +51,10 @@ def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple
     """Give the declarations of a log, and its window.
 
     The options of this call come first, then the stored declaration, then the known dataset of this name. Where a call
-    names the column of one end alone, the other one is that of the newest files. Raises ValueError for a value that
-    no option takes.
+    names the column of one end alone, the other one is that of the newest files. Raises ValueError for a name that is
+    no option, and for a value that no option takes.
     """
+    _check_names(reading)
     fraction(reading.get("max_bad", "1%"))  # also checked if no row is read
     dataset_entry = DATASETS.get(dataset)
     record = declaration(layout, dataset) or {}
@@ -65,6 +69,19 @@ def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple
         reading.get("window") or record.get("window") or (dataset_entry.window if dataset_entry else OWN_LOG_WINDOW)
     )
     return replace(base, **options), Window.parse(str(window))
+
+
+def _check_names(reading: Mapping[str, Any]) -> None:
+    """Raise ValueError for a name of no option, and for a switch that is neither true nor false.
+
+    The parameters of a deployment are any values: a misspelt `log` would commit nothing, and the text "no" is true.
+    """
+    for name, value in reading.items():
+        if name not in OPTIONS:
+            near = ", ".join(get_close_matches(name, OPTIONS, n=3, cutoff=0))
+            raise ValueError(f"there is no option {name!r} for reading a log; the nearest are {near}")
+        if name in SWITCHES and value not in (None, True, False):
+            raise ValueError(f"`{name}`: expected true or false, got {value!r}")
 
 
 def known_form(dataset: str, reading: Mapping[str, Any]) -> list[str]:

@@ -3,10 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import flows.cli
+from flows.options import READING_OPTIONS
+from flows.tasks.ingest import ingest_log
+from flows.tasks.reading import OPTIONS
 from storage.events import versions
 
 HEADER = "source,target,time"
@@ -243,6 +247,26 @@ def test_an_empty_name_of_a_log_is_refused(dyformer: Callable[..., tuple[int, st
         code, output = dyformer("ingest", "mine", "--log", empty)
         assert code == 1
         assert "--log is an empty text" in output
+
+
+@pytest.mark.parametrize(
+    ("reading", "says"),
+    [
+        ({"logs": ["log.csv"]}, r"no option 'logs' for reading a log; the nearest are log, "),
+        ({"log": ["log.csv"], "bipartite": "no"}, "`bipartite`: expected true or false, got 'no'"),
+        ({"log": ["log.csv"], "drop_duplicates": "no"}, "`drop_duplicates`: expected true or false"),
+    ],
+)
+def test_options_of_a_deployment_that_the_command_line_does_not_have_are_refused(
+    reading: dict[str, Any], says: str, dyformer: Callable[..., tuple[int, str]]
+):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    assert set(READING_OPTIONS) <= set(OPTIONS)
+    with pytest.raises(ValueError, match=says):
+        ingest_log("mine", reading)
+    assert dyformer("ingest", "mine", "--log", "log.csv")[0] == 0
+    with pytest.raises(ValueError, match=says):
+        ingest_log("mine", reading)
 
 
 def test_limits_of_raw_files_are_set_by_variables(
