@@ -14,6 +14,7 @@ from flows.commands.runs import announced, finished_run, ingested, next_options,
 from flows.commands.service import register
 from flows.console import (
     counts_line,
+    no_new_line,
     print_frame,
     print_json,
     printable,
@@ -341,7 +342,7 @@ def retrain(  # noqa: PLR0913, because each option is an argument
     experiment = experiment_from(changes).check_interactions()
     finished, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=True)
     if finished is not None:
-        print(f"{dataset}: no new rows of complete windows, and no new settings, since the last run")
+        print(no_new_line(dataset))
         raise typer.Exit(NOTHING_TO_DO)
     report = retrained(dataset, reading, experiment, seed, as_of)
     print_run(report, json_file, seconds, next_options(context))

@@ -127,6 +127,11 @@ def counts_line(counts: dict[str, Any]) -> str:
     )
 
 
+def no_new_line(dataset: str) -> str:
+    """Say why a retraining makes nothing."""
+    return f"{dataset}: no new rows of complete windows, and no new settings, since the last run"
+
+
 def undone_line(dataset: str, taken: "TakenBack") -> str:
     """Say which commit was taken back, and what follows from it."""
     return (

@@ -16,7 +16,7 @@ from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.experiments.methods import USUAL_KINDS, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
-from flows.console import drift_line, timed_stage
+from flows.console import drift_line, no_new_line, timed_stage
 from flows.service.managed import managed, stored_task
 from flows.service.pages import show_first, show_report, show_tables
 from flows.stages import (
@@ -119,7 +119,7 @@ def retrain(
     timer = _Timer()
     with timer.stage("ingest"):
         counts = ingest_task(dataset, reading)
-        snapshots = complete_task(dataset, as_of)
+        snapshots = complete_task(dataset, as_of, show=lambda line: print(line, flush=True))
     if snapshots is None:
         return None
     finished = finished_report(snapshots, experiment, seed)
@@ -161,6 +161,7 @@ def retrain(
 def _finish_again(snapshots: str, report: str) -> None:
     """Print what has become of a finished run since, and send what it could not send."""
     opened = open_snapshots(snapshots)
+    print(no_new_line(opened.dataset), flush=True)
     if line := taken_back_line(opened.layout, opened.dataset):
         print(line, flush=True)
     if (drift := unsent_alarm(report)) and (became := again_task(snapshots, drift["alarms"])):

@@ -9,6 +9,7 @@ from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import printed_tables
+from flows.console import counts_line
 from flows.service.commit_events import announce
 from flows.service.managed import managed, stored_task
 from flows.service.pages import show_page, show_tables
@@ -33,7 +34,16 @@ from storage.tracking.runs import tracking_of
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
 
-ingest_task = stored_task(name="ingest log", task_run_name="ingest {dataset}")(ingest_log)
+
+def ingest_and_count(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Do as ingest_log does, and print the counts of new rows; a command has printed those that it committed before."""
+    counts = ingest_log(dataset, reading)
+    if counts["changed"]:
+        print(counts_line(counts), flush=True)
+    return counts
+
+
+ingest_task = stored_task(name="ingest log", task_run_name="ingest {dataset}")(ingest_and_count)
 snapshots_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_snapshots)
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_complete_snapshots)
 prepare_task = stored_task(name="prepare tables", task_run_name="tables until step {until}")(prepare_tables)

@@ -61,7 +61,7 @@ COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_dup
 def ingest_log(
     dataset: str,
     reading: dict[str, Any] | None = None,
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] = lambda line: print(line, flush=True),  # a run on a server replaces `print`
     check: Callable[[int], None] | None = None,
     layout: Layout | None = None,
 ) -> dict[str, Any]:

@@ -269,6 +269,15 @@ def test_options_of_a_deployment_that_the_command_line_does_not_have_are_refused
         ingest_log("mine", reading)
 
 
+@pytest.mark.usefixtures("dyformer")
+def test_the_log_of_a_run_on_a_server_has_how_its_rows_are_read(monkeypatch: pytest.MonkeyPatch):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    lines: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *texts, **_: lines.extend(texts))  # as Prefect does in a run
+    ingest_log("mine", {"log": ["log.csv"]})
+    assert any("guessed  time column, by name" in line for line in lines)
+
+
 def test_limits_of_raw_files_are_set_by_variables(
     dyformer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ):
