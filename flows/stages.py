@@ -209,6 +209,6 @@ def audit(
     snapshots = ingest(dataset, reading)["snapshots"]
     report = audit_task(snapshots, methods, step, experiment, seed)
     _, page, record = read_audit(report)
-    show_page("audit", dataset, page)
+    show_page("audit", dataset, page, f"failed: {', '.join(record['failed']) or 'none'}")
     track_task(Layout.from_environment())
     return {"report": report, "tracking": tracking_of(report), "failed": record["failed"]}

@@ -120,8 +120,9 @@ def show_lines(client: "SyncPrefectClient", lines: dict[str, list[str]], own: "U
         if duty_lines
     ]
     if sections:
-        page = ArtifactCreate(key="reconcile-all", type="markdown", data="\n\n".join(sections), flow_run_id=own)
-        client.create_artifact(page)
+        outcome = "; ".join(f"{TITLES[name]}: {len(duty_lines)}" for name, duty_lines in lines.items() if duty_lines)
+        page = {"key": "reconcile-all", "type": "markdown", "data": "\n\n".join(sections), "description": outcome}
+        client.create_artifact(ArtifactCreate(**page, flow_run_id=own))
 
 
 def num_versions(client: "SyncPrefectClient") -> int | None:

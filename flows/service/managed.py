@@ -86,7 +86,7 @@ def stored_task(
     """
     return task(
         name=name,
-        task_run_name=task_run_name,
+        task_run_name=task_run_name or name,  # without one Prefect adds a random part
         cache_policy=NO_CACHE,
         retries=len(DELAYS),
         retry_delay_seconds=DELAYS,

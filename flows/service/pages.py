@@ -8,6 +8,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
+from dyformer.evaluation.drift import drift_texts
 from dyformer.experiments.printed import PrintedTable, markdown_rows
 from dyformer.experiments.tables import run_tables
 from flows.console import drift_line, print_frame
@@ -27,29 +28,28 @@ def show_tables(dataset: str, tables: Mapping[str, PrintedTable]) -> None:
 def show_first(dataset: str, title: str, rows: pl.DataFrame) -> None:
     """Show the first forecasts of a dataset, on the terminal as well, before the long training."""
     print_frame(rows, f"{dataset}: {title}")
-    show_page("first-forecasts", dataset, "\n".join([f"## {title}", "", *markdown_rows(rows.cast(pl.String))]))
+    show_page("first-forecasts", dataset, "\n".join(markdown_rows(rows.cast(pl.String))), title)
 
 
 def show_report(report: str) -> None:
     """Show the outcome, the counts, the scores and the seconds of a report; the outcome is in the run's log as well."""
     if FlowRunContext.get() is not None:
         metrics, summary = read_report(report)
-        get_run_logger().info("\n".join(verdict_of(metrics, summary).sentences))
+        sentences = verdict_of(metrics, summary).sentences
+        get_run_logger().info("\n".join(sentences))
         tables = run_tables(metrics, summary["dataset"])
         drift, _ = read_drift(summary["addresses"]["drift"])
-        newest = drift.filter(pl.col("step") == drift["step"].max())
+        newest = drift_texts(drift.filter(pl.col("step") == drift["step"].max()))
         create_table_artifact(
             table=newest.to_dicts(), key=_key("drift", summary["dataset"]), description=drift_line(summary["drift"])
         )
-        create_markdown_artifact(
-            markdown=as_markdown(tables, metrics, summary), key=_key("summary", summary["dataset"])
-        )
+        show_page("summary", summary["dataset"], as_markdown(tables, metrics, summary), sentences[0])
 
 
-def show_page(kind: str, dataset: str, page: str) -> None:
-    """Show a page of Markdown."""
+def show_page(kind: str, dataset: str, page: str, outcome: str) -> None:
+    """Show a page of Markdown, with its outcome in the list of the pages."""
     if FlowRunContext.get() is not None:
-        create_markdown_artifact(markdown=page, key=_key(kind, dataset))
+        create_markdown_artifact(markdown=page, key=_key(kind, dataset), description=outcome)
 
 
 def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict) -> str:

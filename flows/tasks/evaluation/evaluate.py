@@ -34,8 +34,9 @@ class Group(NamedTuple):
     methods: Mapping[str, Any]
     models: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return ", ".join(self.methods)
+    def __str__(self) -> str:  # on a page, which 22 titles would make unreadable
+        first, *others = self.methods
+        return f"{first} and {len(others)} more" if others else first
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,9 +123,9 @@ def test_a_look_that_did_something_has_a_page_and_another_one_has_none(
     monkeypatch.delenv("DYFORMER_STATE", raising=False)
     look_by_itself()  # at everything
 
-    def pages() -> list[str]:
+    def pages() -> list[tuple[str, str]]:
         found = client.request("POST", "/artifacts/filter", json={"artifacts": {"key": {"any_": ["reconcile-all"]}}})
-        return [page["data"] for page in found.json()]
+        return [(page["description"], page["data"]) for page in found.json()]
 
     before = pages()
     look_by_itself()
@@ -134,7 +134,8 @@ def test_a_look_that_did_something_has_a_page_and_another_one_has_none(
     assert pages() == before  # a fault that stays has one page an hour
     monkeypatch.setattr("flows.service.look.start_missing", lambda *_, **__: (["mylog, version 2"], ["other: a fault"]))
     look_by_itself()
-    [page] = [each for each in pages() if each not in before]
+    [(outcome, page)] = [each for each in pages() if each not in before]
+    assert outcome == "retrainings that were missing, started: 1; to be looked at: 1"
     assert page == (
         "## retrainings that were missing, started\n\n- mylog, version 2\n\n## to be looked at\n\n- other: a fault"
     )
