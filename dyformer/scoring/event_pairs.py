@@ -38,6 +38,7 @@ COUNTED = np.array([INDEX[name] for group, part in names().items() if group not 
 NUM_FITTED = 8  # event forecasters, and heads, that a process keeps, each of some hundred kilobytes
 EVENTS = EventForecaster(half_lives=HALF_LIVES, rank=0, gate_rounds=60, past_rounds=80, new_rounds=40)
 BLOCK_PAIRS = 1 << 18
+LARGEST = np.finfo(np.float32).max
 COLUMNS = ("source_E", "target_E", "time_E", "weight_E")
 
 # The ranking of a step, the calibration of the next one and a backtest fit on the same events and pairs.
@@ -116,7 +117,8 @@ class PairInputs:
         row_PF = self.state.features(source, target_P, at=self.at)
         probability_P, rank_P = self._next_targets(source, target_P)
         chance_P = -np.expm1(-self._expected_events(row_PF) * probability_P)
-        counted_PF = row_PF[:, COUNTED].astype(np.float64)
+        # A mean of weights may be beyond numbers of 32 bits.
+        counted_PF = np.clip(row_PF[:, COUNTED].astype(np.float64), -LARGEST, LARGEST)
         # Ages and counts have long tails, and some differences of times are negative.
         counted_PF = np.sign(counted_PF) * np.log1p(np.abs(counted_PF))
         least = np.finfo(np.float32).tiny

@@ -119,6 +119,17 @@ def test_as_many_pairs_come_as_the_probabilities_say(two_sides: bool, directed: 
     assert total == pytest.approx(num_came, rel=0.25)
 
 
+def test_a_weight_beyond_32_bits_leaves_probabilities_numbers():
+    weights = log().weight_E.copy()
+    weights[::97] = 1e300  # as an accepted event may have
+    whole = replace(log(), weight_E=weights)
+    for horizon in (fitted_whole(), fitted(whole)):
+        state = EventState(whole.num_sources, whole.num_targets, settings(whole))
+        state.observe(whole)
+        for values in horizon.probability(state, 3, np.arange(whole.num_targets), at=int(whole.time_E[-1]) + 1):
+            assert np.isfinite(values).all()
+
+
 def test_what_was_fitted_is_read_again_from_json():
     whole, given = log(), fitted_whole()
     again = FittedHorizon.from_record(json.loads(json.dumps(given.record())))
