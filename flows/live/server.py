@@ -352,13 +352,19 @@ def _of_pairs(service: LiveService, horizon: str | None) -> FittedHorizon | None
     if horizon is None:
         return None
     horizons = service.horizons
-    if horizon not in horizons:
+    if horizon in horizons:
+        return horizons[horizon]
+    if horizon not in service.lengths:
         raise HTTPException(
             422,
             f"horizon={horizon}: expected one that is served ({', '.join(horizons) or 'none is'}); start the server by"
             f" `dyformer serve {service.dataset} --horizon {horizon}`",
         )
-    return horizons[horizon]
+    raise HTTPException(
+        503,
+        f"horizon={horizon}: rows that it was fitted on were taken back; it is served again once it is fitted on"
+        " others",
+    )
 
 
 def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:

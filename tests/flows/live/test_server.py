@@ -226,6 +226,14 @@ def test_horizons_that_may_have_read_what_was_taken_back_are_served_no_more(
         wait_until(lambda: failed in lines)
     assert failed in lines
     assert service.horizons == {}
+    with served(application(service)) as client:
+        answer = client.get("/rank/u1", params={"horizon": service.lengths[0]})
+        assert answer.status_code == 503
+        assert answer.json()["detail"] == (
+            f"horizon={service.lengths[0]}: rows that it was fitted on were taken back; it is served again once it is"
+            " fitted on others"
+        )
+        assert client.get("/rank/u1", params={"horizon": "3d"}).status_code == 422
 
 
 def test_late_events_and_commits_wait_for_no_fit_of_horizons(with_horizons, store, tmp_path, monkeypatch):
