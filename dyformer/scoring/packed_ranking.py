@@ -5,7 +5,7 @@ request counts in another one, and a wrong event leaves nothing behind.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from dyformer.logs.moments import written_moment
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.live_ranking import LiveRanking, NodeIds
-from dyformer.scoring.sent_events import BadEvent, SentEvent, check_era, named_events
+from dyformer.scoring.sent_events import BadEvent, SentEvent, check_era, check_id, named_events
 from dyformer.streams.event_state import EventState, StateSettings
 
 MOST_EVENTS = 100_000  # of a request, because each takes up to 2 kB of memory
@@ -94,6 +94,16 @@ class PackedRanking:
         ranking.observe(named_events([event for event in events if at is None or event.time < at]))
         return ranking
 
+    def check_ids(self, end: str, ids: Iterable[str]) -> None:
+        """Raise BadEvent for a text that cannot be a source or a target (`end`) of the log, such as 7.0 for 7."""
+        for name in ids:
+            check_id(end, name)
+            self._check_kind(f"the {end}", name)
+
+    def _check_kind(self, where: str, name: str) -> None:
+        if self.has_integer_ids and not _is_integer(name):
+            raise BadEvent(f"{where} {name[:40]!r}: expected an integer, as the log has")
+
     def _check(self, events: Sequence[SentEvent]) -> None:
         if len(events) > MOST_EVENTS:
             raise BadEvent(f"{len(events):,} events: expected at most {MOST_EVENTS:,} in a request")
@@ -109,8 +119,7 @@ class PackedRanking:
                     " which has all events before"
                 )
             for end, name in (("source", event.source), ("target", event.target)):
-                if self.has_integer_ids and not _is_integer(name):
-                    raise BadEvent(f"event {position}: the {end} {name[:40]!r}: expected an integer, as the log has")
+                self._check_kind(f"event {position}: the {end}", name)
 
 
 def _is_integer(name: str) -> bool:

@@ -122,6 +122,8 @@ class ServedModel(PythonModel):
                 "the parameter events needs the column source, or source and target, and no parameter links; found"
                 f" {', '.join(sorted(rows.columns))}"
             )
+        for end in sorted({"source", "target"} & set(rows.columns)):
+            self.live.check_ids(end, map(str, rows[end]))
         at = read_moment(given["at"], self.live.time_unit) if given.get("at") else None
         ranking = self.live.ranking(read_events(given["events"], self.live.time_unit), at=at)
         if "target" in rows.columns:

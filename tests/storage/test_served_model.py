@@ -365,6 +365,8 @@ def test_no_event_of_a_request_is_left_for_the_next_one(live_model: ServedModel)
         ({"source": ["u1"]}, {"events": "[]", "at": "5"}, "as of 1970-01-01T00:00:05.000000Z: expected a time from"),
         ({"source": ["u1"]}, {"events": "[]", "at": "soon"}, "the time 'soon': expected a date"),
         ({"source": ["u1"]}, {"events": "[]", "k": -1}, "k = -1: expected at least 1"),
+        ({"source": ["u1", 7.0]}, {"events": "[]"}, "the source '7.0': expected an id as the log has it"),
+        ({"source": ["u1"], "target": [" p1"]}, {"events": "[]"}, "the target ' p1': expected an id"),
         ({"source": ["u1"]}, {"events": "[]", "links": "new"}, "no parameter links"),
         ({"node": ["u1"]}, {"events": "[]"}, "needs the column source, or source and target.*; found node"),
         ({"target": ["p1"]}, {"events": "[]"}, "needs the column source, or source and target.*; found target"),
@@ -410,6 +412,10 @@ def test_integer_ids_stay_integers_as_of_now(live_folder: Path, tmp_path: Path) 
     assert found["source"].tolist() == [1] * len(found)
     assert found["target"].dtype == pd.Int64Dtype()
     assert 900 in found["target"].tolist()
+    for wrong in ("abc", "007", "9" * 25):
+        for ends in ({"source": [1, wrong]}, {"source": [1], "target": [wrong]}):
+            with pytest.raises(WrongRequest, match=f"the {list(ends)[-1]} '{wrong}': expected an integer, as the log"):
+                model.predict(None, pd.DataFrame(ends), {"events": "[]"})
 
 
 def test_mlflows_server_compiles_before_it_is_ready(live_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
