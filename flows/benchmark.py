@@ -1,9 +1,10 @@
 """Flow: methods and the units of a protocol -> their results on the same pairs, measured, shown and tracked."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.methods import changes_of, check_effect, default_methods
@@ -31,7 +32,7 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
     dataset: str,
     reading: dict[str, Any] | None = None,
     steps: str | None = None,
-    seeds: int = 1,
+    seeds: Annotated[int, Field(ge=1)] = 1,
     changes: Changes = None,
     methods: list[str] | dict[str, Any] | None = None,
     study: str | None = None,
@@ -47,13 +48,13 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
     Args:
         dataset: name of the log.
         reading: how its rows are read.
-        steps: those to evaluate, such as "3-13"; None for those that tables report.
-        seeds: number of seeds, from 0.
+        steps: those to evaluate, such as "3-13"; none: those that tables report.
+        seeds: number of seeds, which are 0, 1, ...
         changes: changed settings, or a whole experiment.
-        methods: titles of METHODS (as in `resolved`) and classes of the user's own, `package.module:Class`, or methods
-            by title; by default those of METHODS that the protocol evaluates.
+        methods: titles such as "L3" (`dyformer benchmark --list`) and classes of your own, `package.module:Class`, or
+            methods by title; none: all that the protocol evaluates by default.
         study: the experiment that the runs belong to, a tag.
-        protocol: a name of PROTOCOLS.
+        protocol: how the methods are compared: paper, prequential, or another name of `dyformer benchmark --list`.
         settings: settings of the protocol that are not the usual ones.
 
     Returns:

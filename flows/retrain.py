@@ -21,6 +21,7 @@ from flows.service.managed import managed, stored_task
 from flows.service.pages import show_first, show_report, show_tables
 from flows.stages import (
     Changes,
+    Seed,
     baselines_task,
     draw_task,
     evaluate_task,
@@ -103,7 +104,7 @@ def retrain(
     dataset: str,
     reading: dict[str, Any] | None = None,
     changes: Changes = None,
-    seed: int = 0,
+    seed: Seed = 0,
     as_of: str | None = None,
     from_scratch: bool = False,
 ) -> str | None:

@@ -1,9 +1,10 @@
 """Flows of single stages, and their tasks: a dataset's name and plain values -> addresses of artifacts."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
@@ -33,6 +34,7 @@ from storage.tracking.runs import tracking_of
 
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
+Seed = Annotated[int, Field(ge=0)]
 
 
 def ingest_and_count(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def train(
     dataset: str,
     until: int | None = None,
     changes: Changes = None,
-    seed: int = 0,
+    seed: Seed = 0,
     version: int | None = None,
     as_of: str | None = None,
 ) -> str:
@@ -146,7 +148,7 @@ def evaluate(
     dataset: str,
     until: int | None = None,
     changes: Changes = None,
-    seed: int = 0,
+    seed: Seed = 0,
     version: int | None = None,
     as_of: str | None = None,
 ) -> list[str]:
@@ -166,7 +168,7 @@ def evaluate(
 @flow(flow_run_name="predict {dataset}")
 @managed
 def predict(
-    dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None, as_of: str | None = None
+    dataset: str, changes: Changes = None, seed: Seed = 0, version: int | None = None, as_of: str | None = None
 ) -> dict[str, str]:
     """Write the champion's vectors and forecasts as of the newest step; returns the addresses.
 
@@ -198,7 +200,7 @@ def audit(
     step: int | None = None,
     changes: Changes = None,
     methods: list[str] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> dict[str, Any]:
     """Audit methods (by default all scorers and DyFormer) on a log as of a step.
 

@@ -43,6 +43,20 @@ JOB_TEMPLATE: dict[str, Any] = {
     "job_configuration": {"stream_output": True},
     "variables": {"type": "object", "properties": {}, "additionalProperties": False},
 }
+PARAMETERS = {
+    "dataset": "name of a log: a known one, one of the store (`dyformer datasets` lists both), or a new one",
+    "reading": "how new rows are read, by the options of `dyformer ingest`, such as"
+    ' {"log": ["/srv/incoming/"], "window": "7d"}; none: as before',
+    "changes": "settings that differ from the usual ones, by their names in `dyformer settings`, such as"
+    ' {"finetune.epochs": 20}',
+    "seed": "seed of the split and of the training",
+    "as_of": 'the time by which windows are complete: "now", "2024-03-01T00:00" (UTC), or a step as a text; none: that'
+    " of the newest row",
+    "version": "version of the event table; none: the newest",
+    "until": "the newest step that is read; none: the last but one",
+    "from_scratch": "train from random weights instead of the champion's",
+}
+"""What several flows take, as Prefect's form describes it; what one flow takes is described in its docstring."""
 
 
 class Strict(BaseModel):
@@ -321,6 +335,9 @@ def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> None
     from prefect.utilities.callables import parameter_schema
 
     flow, limit, options = deployment.flow(), deployment.concurrency_limit, None
+    schema = parameter_schema(flow)
+    for name, described in schema.properties.items():
+        described.setdefault("description", PARAMETERS.get(name, ""))
     if limit is not None:
         options = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy(limit.collision_strategy))
     client.create_deployment(
@@ -336,6 +353,6 @@ def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> None
         concurrency_limit=limit and limit.limit,
         concurrency_options=options,
         schedules=[schedule.created() for schedule in deployment.schedules],
-        parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
+        parameter_openapi_schema=schema.model_dump_for_openapi(),
         enforce_parameter_schema=True,
     )

@@ -166,6 +166,25 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
     assert sum("any-gpu: up to date" in line for line in deploy(given)) == 3  # those that there are, without --gpu, too
 
 
+def test_the_forms_describe_all_parameters_and_take_no_value_out_of_range(server: str) -> None:
+    given = read_deployments(file_of_deployments())
+    deploy(given)
+    with get_client(sync_client=True) as client:
+        for name in {each.full_name for each in given if each.work_pool.name == POOLS[0]}:
+            schema = client.read_deployment_by_name(name).parameter_openapi_schema
+            assert schema is not None
+            missing = [name for name, described in schema["properties"].items() if not described["description"]]
+            assert missing == []
+        for name, parameters in (
+            ("retrain/any", {"dataset": "mylog", "seed": -1}),
+            ("benchmark/any", {"dataset": "mylog", "seeds": 0}),
+            ("reconcile/any", {"keep": 1}),
+        ):
+            number = client.read_deployment_by_name(name).id
+            with pytest.raises(PrefectHTTPStatusError, match="minimum"):
+                client.create_flow_run_from_deployment(number, parameters=parameters)
+
+
 def test_automations_of_earlier_versions_are_removed_and_those_of_others_stay(server: str) -> None:
     old = ("dyformer: return runs that never began", "dyformer: retrain mylog at every complete snapshot")
     with get_client(sync_client=True) as client:
