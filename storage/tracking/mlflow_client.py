@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 RUN_KEY = "dyformer.run_key"
 MODEL_PATH = "model"  # of the registered model among a run's files
+REGISTERED = """What each retraining published, a version each; its tag `method` is the method that forecasts.
+
+Programs load `models:/{name}@champion`, the version that publishes now."""
 SERVER_FAILED = 500  # the least status of a response by which a server says that it failed itself
 MOST_TEXTS = 100  # settings or tags that MLflow accepts in one call
 PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
@@ -334,7 +337,7 @@ def _ensure_model(client: "MlflowClient", name: str) -> None:
     from mlflow.exceptions import MlflowException
 
     try:
-        client.create_registered_model(name)
+        client.create_registered_model(name, description=REGISTERED.format(name=name))
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

@@ -194,9 +194,8 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
 
     tracked = run["tracking"]
     client = mlflow.MlflowClient(tracked["tracker"])
-    experiment = client.get_experiment_by_name("dyformer-mylog")
-    assert experiment is not None
-    (found,) = client.search_runs([experiment.experiment_id], "tags.stage = 'retrain'")
+    is_whole = "tags.stage = 'retrain' and tags.protocol = 'prequential, paper, forecasts'"
+    (found,) = client.search_runs([client.get_run(tracked["run"]).info.experiment_id], is_whole)
     assert (found.info.run_id, found.info.run_name) == (tracked["run"], "mylog v1 step 12")
     for title, name in (("L3", "L3"), ("EdgeBank (ever)", "EdgeBank ever")):
         for metric in ("auc", "mrr"):
@@ -221,6 +220,8 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
     version = client.get_model_version("dyformer-mylog", tracked["model_version"])
     assert version.description == description
     assert version.tags["forecasts"] == run["addresses"]["forecasts"]
+    assert version.tags["method"] == read_table(run["addresses"]["forecasts"], "forecasts")["method"][0]
+    assert "@champion" in client.get_registered_model("dyformer-mylog").description
     assert command("compare", tracked["run"][:12], "mylog v1 step 12", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["kind"] for row in rows} == {"metric"}  # a run has the settings of itself

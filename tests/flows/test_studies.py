@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import re
 import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -548,7 +549,7 @@ def test_a_cap_that_changes_no_score_has_runs_of_its_own(store: Path, monkeypatc
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
     for experiment in (Experiment(), Experiment(max_epochs=5)):
         flows.benchmark.benchmark("mylog", None, "4", 1, experiment, ["node2vec"])  # which has one epoch
-    names = [f"node2vec, mylog v1 steps 4-4{changes}, seed 0" for changes in ("", ", max_epochs=5")]
+    names = [f"node2vec, mylog v1 step 4{changes}, seed 0" for changes in ("", ", max_epochs=5")]
     assert compare_runs(open_tracker(Layout.from_environment()), names).width == 4  # kind, name and two runs
 
 
@@ -560,8 +561,10 @@ def test_a_run_with_many_changes_has_them_in_its_tag_and_not_in_its_name(store: 
     own = tracker.client().get_experiment_by_name(experiment_name("mylog"))
     assert own is not None
     found = tracker.client().search_runs([own.experiment_id], "tags.changed_settings LIKE '%graph.noise_seed=7%'")
-    name = "mylog v1 steps 3-3, changed settings"
+    name = "mylog v1 step 3, changed settings"
     assert {run.info.run_name for run in found} == {f"L3, {name}, seed 0", f"comparison of methods, {name}"}
+    [comparison] = [run for run in found if run.data.tags["method"] == "all"]
+    assert re.search(r"^\| L3 \| \d", comparison.data.tags["mlflow.note.content"], re.MULTILINE)
 
 
 def test_a_change_that_some_row_reads_is_taken():

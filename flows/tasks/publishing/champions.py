@@ -79,7 +79,8 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     tags = {"stage": "rollback", "method": title, "champion": title, "reason": record["reason"]}
     key = sha256(f"rollback {dataset} {first_arrival(layout, dataset)} {record['number']}".encode())[:32]
     with tracker.run(dataset=dataset, name=f"champion {record['number']}", tags=tags, key=key) as run:
-        version = register(run, opened, layout.absolute(_model_of(vectors)), addresses, aliases, record["reason"])
+        model = layout.absolute(_model_of(vectors))
+        version = register(run, opened, model, addresses, aliases, record["reason"], title)
     return {"run": run.run_id, "model_version": version}
 
 

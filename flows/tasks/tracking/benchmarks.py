@@ -13,11 +13,13 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.methods import Method, changes_of, settings_of
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tables import printed_tables
 from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.measure import read_beside, read_metrics
 from flows.tasks.made import made
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.tracking.content import (
+    described,
     difference_tags,
     draw,
     run_key,
@@ -126,6 +128,8 @@ def send_benchmark(tracker: Tracker, address: str) -> dict[str, Any]:
         track_data(run, opened)
         draw(run, table, beside)
         track_tables(run, protocol, table, opened.dataset)
+        for printed in list(printed_tables(protocol, table, opened.dataset).values())[:1]:
+            run.tags({"mlflow.note.content": "\n\n".join([*described(printed), "All is in `metrics.csv`."])})
         for title, rows in beside.items():
             run.table(f"{title}.csv", rows)
     return {"run": run.run_id}
@@ -209,11 +213,13 @@ def send_audit(tracker: Tracker, report: str) -> dict[str, Any]:
 def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, changes: str, seed: object = None) -> str:
     """Name a run: "DySAT, uci v1 steps 3-13, max_epochs=3, seed 0"; the changed settings are its tag, too."""
     changes = changes if len(changes) <= LONGEST_CHANGES else "changed settings"
-    parts = [title, f"{opened.dataset} v{opened.version} steps {_steps(table)}", changes]
+    steps = _steps(table)
+    units = f"{'steps' if '-' in steps else 'step'} {steps}"
+    parts = [title, f"{opened.dataset} v{opened.version} {units}", changes]
     return ", ".join([*(part for part in parts if part), *([] if seed is None else [f"seed {seed}"])])
 
 
 def _steps(table: pl.DataFrame) -> str:
     units = table.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].unique(maintain_order=True).to_list()
     steps = sorted(units, key=lambda unit: int(unit) if unit.isdecimal() else 0)
-    return f"{steps[0]}-{steps[-1]}"
+    return steps[0] if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"

@@ -7,6 +7,7 @@ import polars as pl
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.protocol import Protocol
+from dyformer.experiments.printed import PrintedTable, markdown_rows
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
@@ -118,6 +119,11 @@ def track_tables(run: TrackedRun, protocol: Protocol, table: pl.DataFrame, datas
         run.table("significance.csv", significance_table(table))
 
 
+def described(table: PrintedTable, num_rows: int | None = None) -> list[str]:
+    """Write a table as paragraphs of Markdown, for the description of a run."""
+    return [table.title, "\n".join(markdown_rows(table.frame.head(num_rows or table.frame.height))), *table.sentences]
+
+
 def track_data(run: TrackedRun, opened: Snapshots) -> None:
     """Name the data of a run, and attach the counts of its steps."""
     counts = snapshot_counts(opened.address)
@@ -137,7 +143,7 @@ def draw(run: TrackedRun, rows: pl.DataFrame, beside: dict[str, pl.DataFrame] | 
 
 def tags_of(opened: Snapshots, seed: int | None, *, code: str) -> dict[str, Any]:
     """Give the tags of every run on these snapshots; `code` is the version that made what is tracked."""
-    tags = {"table_version": opened.version, "protocol": PAPER.name, "window": opened.window, "code": code}
+    tags = {"table_version": opened.version, "window": opened.window, "code": code}
     return {**tags, **flow_run_tag(), **({} if seed is None else {"seed": seed})}
 
 

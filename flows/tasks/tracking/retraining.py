@@ -14,7 +14,6 @@ from dyformer.evaluation.forecasts.stored_forecast import history_tables
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
 from dyformer.logs.moments import written_moment
@@ -28,6 +27,7 @@ from flows.tasks.report import forecast_facts, read_report, report_page
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.spaces import OWN, read_rotation, space_record, unrotated_vectors
 from flows.tasks.tracking.content import (
+    described,
     difference_tags,
     flow_run_tag,
     main_metrics,
@@ -145,9 +145,7 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
         _track_epochs(run, opened, model)
         track_metrics(run, pl.concat([pairs.filter(method="DyFormer"), ranked.filter(method=contender.title)]))
         run.metrics(_of_others(table, {"DyFormer", contender.title}), step=opened.num_steps, replace=True)
-        run.tags(
-            {"best_baseline": "none", "difference": "none", **difference_tags(ranked.filter(method=contender.title))}
-        )
+        run.tags(_evaluation_tags(table, ranked.filter(method=contender.title)))
         _track_published(run, table.filter(protocol=FORECASTS.name, slice="all"))
         if not pairs.is_empty():
             track_tables(run, PAPER, pairs, opened.dataset)
@@ -162,8 +160,22 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
         _attach(run, published)
         aliases = aliases_of(opened, contender, promotion, published["forecasts"])
         description = _description(opened, promotion, table, published["forecasts"])
-        version = register(run, opened, addresses["model"], published, aliases, description)
+        version = register(
+            run,
+            opened,
+            addresses["model"],
+            published,
+            aliases,
+            description,
+            (promotion["champion"] or challenger)["title"],
+        )
     return {"run": run.run_id, "model_version": version}
+
+
+def _evaluation_tags(table: pl.DataFrame, own_rows: pl.DataFrame) -> dict[str, str]:
+    """Give the tags of what a retraining is evaluated by, and how far its own method is from the best baseline."""
+    protocols = ", ".join(table["protocol"].unique(maintain_order=True))
+    return {"best_baseline": "none", "difference": "none", "protocol": protocols, **difference_tags(own_rows)}
 
 
 def _track_epochs(run: TrackedRun, opened: Snapshots, model: str) -> None:
@@ -198,8 +210,7 @@ def _description(opened: Snapshots, promotion: dict[str, Any], table: pl.DataFra
     first, *others = verdict(promotion, table, forecast_facts(forecasts)).sentences
     lines = [f"**{first}**", *others]
     for printed in run_tables(table, opened.dataset)[:1]:
-        rows = markdown_rows(printed.frame.head(NUM_DESCRIBED))
-        lines += [printed.title, "\n".join(rows), *printed.sentences]
+        lines += described(printed, NUM_DESCRIBED)
     return "\n\n".join([*lines, "All metrics are in `metrics.csv`, and the whole report is `report.html`."])
 
 
@@ -270,9 +281,15 @@ def aliases_of(opened: Snapshots, contender: Contender, promotion: dict[str, Any
 
 
 def register(
-    run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], aliases: tuple[str, ...], description: str
+    run: TrackedRun,
+    opened: Snapshots,
+    model: str,
+    made: dict[str, str],
+    aliases: tuple[str, ...],
+    description: str,
+    method: str,
 ) -> str:
-    """Describe the run and register the forecast, whose version has the description and the forecasts' address.
+    """Describe the run and register the forecast of a method, whose version has the description and its address.
 
     Where an event forecaster is stored, the version ranks as of now, too.
     """
@@ -289,7 +306,7 @@ def register(
         weights=read_bytes(model, WEIGHTS),
         live=live,
     ) as folder:
-        tags = {"forecasts": made["forecasts"], "vectors": made["vectors"]}
+        tags = {"forecasts": made["forecasts"], "vectors": made["vectors"], "method": method}
         name = experiment_name(opened.dataset)
         return run.register_model(folder, name=name, aliases=aliases, tags=tags, description=description)
 
