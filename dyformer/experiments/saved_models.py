@@ -1,6 +1,7 @@
 """A fitted model as plain values -> a folder of JSON, Parquet and safetensors, and back; nothing in it is executed."""
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 FORMAT = 3
 RECORD, ARRAYS = "model.json", "arrays.safetensors"
+PART = ".part-"  # at the beginning of the name of a folder with what is being written
 LOADERS = {"steps": "dyformer.load", "events": "dyformer.EventModel.load"}
 
 Kind = Literal["steps", "events"]
@@ -21,21 +23,26 @@ Parts = tuple[Mapping[str, Any], dict[str, pl.DataFrame], dict[str, NDArray]]
 
 
 def write_model(folder: Path, kind: Kind, parts: Parts) -> None:
-    """Write the parts of a model; the record is last, so that a folder without it is no model.
+    """Write the parts of a model beside those of an earlier one, which they replace once all are written.
 
-    Raises ValueError for a folder that has files of another kind.
+    The record is last, so that a folder without it is no model. Raises ValueError for a folder that has files of
+    another kind.
     """
     record, tables, arrays = parts
     present = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if present and RECORD not in present:
-        raise ValueError(f"{folder} has other files ({', '.join(present[:3])}): name a new folder, or that of a model")
+    others = [name for name in present if not name.startswith(PART)]  # than those that a killed process left
+    if others and RECORD not in present:
+        raise ValueError(f"{folder} has other files ({', '.join(others[:3])}): name a new folder, or that of a model")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / RECORD).unlink(missing_ok=True)
-    for name, table in tables.items():
-        table.write_parquet(folder / f"{name}.parquet")
-    save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, folder / ARRAYS)
-    saved = {"format": FORMAT, "kind": kind, "tables": sorted(tables), "record": dict(record)}
-    (folder / RECORD).write_text(json.dumps(saved))
+    with tempfile.TemporaryDirectory(prefix=PART, dir=folder) as part:
+        for name, table in tables.items():
+            table.write_parquet(Path(part, f"{name}.parquet"))
+        save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, Path(part, ARRAYS))
+        saved = {"format": FORMAT, "kind": kind, "tables": sorted(tables), "record": dict(record)}
+        Path(part, RECORD).write_text(json.dumps(saved))
+        (folder / RECORD).unlink(missing_ok=True)
+        for name in (*(f"{name}.parquet" for name in tables), ARRAYS, RECORD):
+            Path(part, name).replace(folder / name)
 
 
 def read_model(folder: Path, kind: Kind) -> Parts:

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 import dyformer
 from dyformer.embedder import Embed, LabelledStep, Score
-from dyformer.experiments import api
+from dyformer.experiments import api, saved_models
 from dyformer.experiments.methods import Variation
 from dyformer.graphs.prepared_graph import PreparedGraph
 
@@ -102,6 +102,43 @@ def test_a_folder_without_a_whole_model_is_named(damage: str, tmp_path: Path) ->
         (tmp_path / names[damage]).unlink()
     with pytest.raises(ValueError, match=str(tmp_path)):
         dyformer.load(tmp_path)
+
+
+def test_a_save_that_fails_leaves_the_model_of_before_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parts_of(number: int) -> saved_models.Parts:
+        return {"number": number}, {"ids": pl.DataFrame({"id": [number]})}, {"vectors": np.full(3, number)}
+
+    def full(*given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    def check(number: int) -> None:
+        record, tables, arrays = saved_models.read_model(folder, "steps")
+        assert (record["number"], tables["ids"]["id"].to_list(), arrays["vectors"].tolist()) == (
+            number,
+            [number],
+            [number] * 3,
+        )
+
+    for folder in (tmp_path / "before", tmp_path / "new"):
+        if folder.name == "before":
+            saved_models.write_model(folder, "steps", parts_of(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(saved_models, "save_file", full)
+            with pytest.raises(OSError, match="No space"):
+                saved_models.write_model(folder, "steps", parts_of(2))
+        if folder.name == "before":
+            check(1)
+        saved_models.write_model(folder, "steps", parts_of(3))
+        check(3)
+        assert sorted(path.name for path in folder.iterdir()) == ["arrays.safetensors", "ids.parquet", "model.json"]
+
+
+def test_a_save_after_one_that_was_killed_replaces_the_model(tmp_path: Path) -> None:
+    (tmp_path / f"{saved_models.PART}killed").mkdir()
+    saved_models.write_model(tmp_path, "steps", ({}, {}, {"vectors": np.zeros(1)}))
+    assert saved_models.read_model(tmp_path, "steps")[2]["vectors"].tolist() == [0.0]
 
 
 def test_a_fit_reports_its_epochs_and_changes_nothing_by_it() -> None:
