@@ -187,8 +187,9 @@ def predict(
     forecasts = forecasts_task(snapshots, contender, vectors if contender.models else None, seed=seed)
     if too_late is None:
         publish_task(snapshots, contender, forecasts, vectors)
+        print(f"{dataset}: published what {contender.title} forecasts: {forecasts}", flush=True)
     else:
-        print(too_late, flush=True)
+        print(f"not published: {too_late}", flush=True)
     return {"forecasts": forecasts} if vectors is None else {"vectors": vectors, "forecasts": forecasts}
 
 

@@ -37,6 +37,7 @@ DESCRIPTION = """A run for each retraining, named by dataset, version and step, 
 - `promoted`: whether the retraining made its method champion; `promotion_reason` says why.
 - `test/macro_mrr`: the mean reciprocal rank of the run's method, on the steps in the run's name.
 - `difference`: that less the one of `best_baseline`, with its 95 % interval; one above 0 is a significant gain.
+- `test/macro_auc`: AUC in the paper's protocol; of a retraining, that of DyFormer's vectors alone.
 
 Open a run for its description, and its artifact `report.html` for the whole report."""
 

@@ -276,6 +276,8 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
     found = client.download_artifacts(run["tracking"]["run"], "report.html", str(store.parent))
     assert Path(found).read_text() == page
+    drift = client.download_artifacts(run["tracking"]["run"], "drift.csv", str(store.parent))
+    assert re.search(r"^12,repeats,[\d.]+ %,[\d.]+ %", Path(drift).read_text(), re.MULTILINE)
     assert command("report", "other") == 1
     assert "no events of 'other'" in capsys.readouterr().err
 

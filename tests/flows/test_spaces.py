@@ -335,7 +335,10 @@ def test_weights_that_this_version_cannot_read_leave_such_a_champion_without_vec
 
 
 def test_the_flow_publishes_such_vectors_too(
-    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[tuple[float, int], NDArray[np.float32]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     for name, part in vars(stages).items():
         if isinstance(part, Task):
@@ -350,3 +353,4 @@ def test_the_flow_publishes_such_vectors_too(
     assert lineage_of(addresses["forecasts"]).settings["method"] == "L3"
     assert not reads_vectors(addresses["forecasts"])
     assert latest(Layout.from_environment(), "mylog") == addresses
+    assert f"mylog: published what L3 forecasts: {addresses['forecasts']}" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.drift import drift_texts
 from dyformer.evaluation.forecasts.stored_forecast import history_tables
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
@@ -233,7 +234,7 @@ def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
     values = {f"drift/{row['metric']}": row["deviation"] for row in newest.to_dicts()}
     run.metrics(values, step=opened.num_steps, replace=True)
     run.tags({"alarms": "; ".join(alarms) or "none"})
-    run.table("drift.csv", rows)
+    run.table("drift.csv", drift_texts(rows))
 
 
 def _track_page(run: TrackedRun, page: str) -> None:
