@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -71,8 +71,8 @@ class Event(Body):
 
     source: Id
     target: Id
-    time: StrictInt | float | StrictStr
-    weight: float = 1.0
+    time: StrictInt | StrictFloat | StrictStr
+    weight: StrictFloat = 1.0
 
 
 class Events(Body):
@@ -132,7 +132,7 @@ class Pairs(Body):
     """Pairs to score as of a time, by default as of now."""
 
     pairs: Annotated[list[Pair], Field(min_length=1, max_length=MOST_PAIRS)]
-    at: StrictInt | float | StrictStr | None = None
+    at: StrictInt | StrictFloat | StrictStr | None = None
 
 
 class ScoredPair(BaseModel):

@@ -336,6 +336,9 @@ def test_scores_are_in_the_order_of_the_pairs(client):
         ({"target": "x" * 1_001}, "1 to 1,000 letters"),
         ({"source": None}, "valid"),
         ({"source": True}, "valid"),
+        ({"time": True}, "valid"),
+        ({"weight": True}, "a valid number"),
+        ({"weight": "2"}, "a valid number"),
         ({"amount": 500.0}, "unknown field 'amount': expected source, target, time, weight"),
     ],
 )
