@@ -62,11 +62,11 @@ class Guard:
     def _refusals(self, scope: Scope) -> Iterator[Refusal]:
         """Yield each reason to refuse a request."""
         headers = Headers(scope=scope)
-        names = headers.getlist("host")
-        if len(names) != 1 or not any(fnmatch.fnmatchcase(names[0], host) for host in self.hosts):
+        names = [name.lower() for name in headers.getlist("host")]  # browsers write a name without capitals
+        if len(names) != 1 or not any(fnmatch.fnmatchcase(names[0], host.lower()) for host in self.hosts):
             yield Refusal(HTTPStatus.FORBIDDEN, "this server is not called by this name")
         pages = headers.getlist("origin")
-        if any(page not in self.origins and page.partition("://")[2] not in names for page in pages):
+        if any(page not in self.origins and page.partition("://")[2].lower() not in names for page in pages):
             yield Refusal(HTTPStatus.FORBIDDEN, "another page may not call this server")
         is_link = headers.get("sec-fetch-mode") == "navigate"
         if not pages and headers.get("sec-fetch-site") in FOREIGN_SITES and not is_link:

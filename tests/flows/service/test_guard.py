@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket
 from flows.service import mlflow_server, prefect_server
 from flows.service.guard import Guard
 
-HOSTS = ("127.0.0.1:4200", "prefect.example", "local:*")
+HOSTS = ("127.0.0.1:4200", "prefect.example", "local:*", "Desk.example:4200")
 PAGE = "http://localhost:4200"
 LOGIN = "dyformer:p\u00e4ss"
 arrived: list[str] = []
@@ -78,6 +78,14 @@ def messages_of_socket(headers: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("host", ["127.0.0.1:4200", "prefect.example", "local:1", "local:65535"])
 def test_a_request_under_a_name_of_the_server_arrives(host: str) -> None:
     assert status({"host": host}) == 200
+
+
+@pytest.mark.parametrize("host", ["Desk.example:4200", "desk.example:4200", "DESK.EXAMPLE:4200"])
+def test_a_name_is_the_same_in_capitals_as_browsers_write_it_without(host: str) -> None:
+    assert status({"host": host}) == 200
+    for own in (host, "desk.example:4200"):
+        assert status({"host": host, "origin": f"http://{own}"}) == 200
+    assert status({"host": host, "origin": "http://evil.example"}) == 403
 
 
 @pytest.mark.parametrize(
