@@ -17,7 +17,7 @@ import polars as pl
 from dyformer.logs.contract import TimeRange
 from dyformer.logs.time_windows import horizon_length
 from dyformer.scoring.event_forecaster import TooFewPastEvents
-from dyformer.scoring.event_horizon import FittedHorizon
+from dyformer.scoring.event_horizon import FittedHorizon, naming
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds, load_growth
 from dyformer.scoring.sent_events import SentEvent, check_era, named_events
 from dyformer.streams.event_state import EventState, Rest
@@ -211,7 +211,8 @@ class LiveService:
         fitted = {}
         for name in self.lengths:
             length = horizon_length(name, opened.time_unit)
-            fitted[name] = open_horizon(opened, length, show=self.show, layout=self.layout)
+            with naming(name):
+                fitted[name] = open_horizon(opened, length, show=self.show, layout=self.layout)
             opened.ranking.rank("", horizon=fitted[name])
         with self._changing:
             if times_taken_back == self._times_taken_back:

@@ -288,6 +288,17 @@ def test_a_fit_that_read_what_was_taken_back_meanwhile_is_not_served(
     assert with_horizons.horizons == {}
 
 
+def test_a_horizon_without_a_pair_is_named_among_several(store, monkeypatch):
+    def failing(opened, length, **options):
+        if length == 12 * HOUR:
+            raise TooFewPastEvents("no candidate occurs in it")
+        return SimpleNamespace(probability=lambda state, number, target_R, at: (np.zeros(len(target_R)),) * 2)
+
+    monkeypatch.setattr(live, "open_horizon", failing)
+    with pytest.raises(TooFewPastEvents, match=r"^horizon '12h': no candidate occurs in it$"):
+        LiveService(layout=store, dataset=NAME, show=silent, lengths=("6h", "12h"))
+
+
 def test_a_horizon_that_is_too_long_is_refused_before_anything_is_fitted(store, monkeypatch):
     monkeypatch.setattr(live, "open_ranking", lambda *_given, **_options: pytest.fail("a ranking is opened"))
     with pytest.raises(TooFewPastEvents, match=r"horizon '30d': .* choose a shorter horizon"):
