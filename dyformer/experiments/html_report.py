@@ -19,6 +19,7 @@ from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.scored_pairs import SLICES
 from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.plots import (
+    Starts,
     comparison_chart,
     drift_curve,
     family_heat_map,
@@ -38,6 +39,7 @@ HEADING = re.compile('<h2 id="([a-z-]+)">(.*)</h2>')
 INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"
 LEDGER = (
     "step",
+    "valid_from",
     "method",
     "num_pairs",
     "num_came",
@@ -99,6 +101,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     reliability: pl.DataFrame | None = None,
     ledger: pl.DataFrame | None = None,
     drift: pl.DataFrame | None = None,
+    starts: Starts | None = None,
 ) -> str:
     """Give the page of a run.
 
@@ -113,9 +116,10 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
         inputs: what each group of inputs gives to the published method.
         earlier: rows of the paper's protocol of more steps, for the curves.
         reliability: rows of RELIABILITY_SCHEMA, of the published method.
-        ledger: what came of the published forecasts, one row a step: step, method, num_pairs, num_came, precision_at_10
-            with _low and _high, probability, calibration_error.
+        ledger: what came of the published forecasts, one row a step: step, valid_from, method, num_pairs, num_came,
+            precision_at_10 with _low and _high, probability, calibration_error.
         drift: rows of DRIFT_SCHEMA, of which the newest step's are in a table and all in a plot.
+        starts: the time at which each step starts, for the plots over steps; without it they have the steps' numbers.
     """
     numbers = PrintedTable(
         "Rows, snapshots and code", pl.DataFrame({"": list(counts), "value": list(counts.values())}), []
@@ -125,12 +129,12 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     course = course.unique(["protocol", "family", *ROW_KEYS], maintain_order=True)
     beside = [
         [*_section("How far the probabilities can be trusted", [], _calibration(reliability))],
-        [*_section("The newest steps", [], _course(course))],
+        [*_section("The newest steps", [], _course(course, starts))],
     ]
     parts = [
         *_section("What came of the published forecasts", *_ledger(ledger)),
-        *_section("Drift of the log", *_drift(drift)),
-        *_protocols(metrics, dataset, course),
+        *_section("Drift of the log", *_drift(drift, starts)),
+        *_protocols(metrics, dataset, course, starts),
         *_section("Most probable links", forecasts),
         *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
         *_section("The data", [numbers]),
@@ -192,17 +196,17 @@ def _folded(title: str, parts: Iterable[str]) -> Iterator[str]:
         yield f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
-def _course(course: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
+def _course(course: pl.DataFrame, starts: Starts | None) -> Iterator[tuple[str, Figure]]:
     """Draw the curve over the newest steps: the MRR where several are ranked, and the AUC of the paper's protocol."""
     ranked = course.filter(protocol="prequential", slice=KNOWN, family=MIXED, metric="mrr")
     if _num_steps(ranked) > 1:
-        yield "MRR of each step", step_curve(ranked, metric="mrr", slice_name=KNOWN, family=MIXED)
+        yield "MRR of each step", step_curve(ranked, metric="mrr", slice_name=KNOWN, family=MIXED, starts=starts)
     pairs = course.filter(protocol="paper", slice="all", metric="auc")
     if _num_steps(pairs) > 1:
-        yield "AUC of each step, all links", step_curve(pairs)
+        yield "AUC of each step, all links", step_curve(pairs, starts=starts)
 
 
-def _protocols(metrics: pl.DataFrame, dataset: str, course: pl.DataFrame) -> Iterator[str]:
+def _protocols(metrics: pl.DataFrame, dataset: str, course: pl.DataFrame, starts: Starts | None) -> Iterator[str]:
     """Give the part of each protocol whose tables have rows: heading, tables and plots."""
     for name in sorted(metrics["protocol"].unique(), key=order_in_report):
         protocol, rows = protocol_of(name), metrics.filter(protocol=name)
@@ -210,7 +214,7 @@ def _protocols(metrics: pl.DataFrame, dataset: str, course: pl.DataFrame) -> Ite
         if "families" in protocol.plots:
             plots = _ranking_plots(rows)
         elif "comparison" in protocol.plots:
-            plots = _pair_plots(rows, course.filter(protocol=name))
+            plots = _pair_plots(rows, course.filter(protocol=name), starts)
         tables = list(printed_tables(protocol, rows, dataset).values())
         if tables:
             yield from _section(protocol.heading, tables, plots)
@@ -234,13 +238,13 @@ def _ranking_plots(rows: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
         yield "Precision of the k best partners", precision_curve(rows)
 
 
-def _pair_plots(rows: pl.DataFrame, course: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
+def _pair_plots(rows: pl.DataFrame, course: pl.DataFrame, starts: Starts | None) -> Iterator[tuple[str, Figure]]:
     """Draw the plots of the paper's protocol: a comparison on the same steps, and the curve of the new links."""
     for part in SLICES:
         if not rows.filter(slice=part, metric="auc").is_empty():
             yield f"AUC with intervals, {part} links", comparison_chart(rows, slice_name=part)
     if _num_steps(course.filter(slice="new", metric="auc")) > 1:
-        yield "AUC of each step, new links", step_curve(course, slice_name="new")
+        yield "AUC of each step, new links", step_curve(course, slice_name="new", starts=starts)
 
 
 def _ledger(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[str, Figure]]]:
@@ -251,14 +255,14 @@ def _ledger(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[s
     return [table], [("Precision and calibration of the published forecasts", ledger_curve(rows))]
 
 
-def _drift(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[str, Figure]]]:
+def _drift(rows: pl.DataFrame | None, starts: Starts | None) -> tuple[list[PrintedTable], list[tuple[str, Figure]]]:
     """Give the drift of the newest step as a table, and that of all steps as a plot, once a step has a deviation."""
     if rows is None or rows.is_empty():
         return [], []
     newest = rows.filter(pl.col("step") == rows["step"].max())
     title = "The newest step against the median of the earlier ones, in robust standard deviations"
     measured = rows["deviation"].is_not_null().any()
-    plots = [("Drift of each step", drift_curve(rows))] if measured else []
+    plots = [("Drift of each step", drift_curve(rows, starts))] if measured else []
     return [PrintedTable(title, drift_texts(newest), [])], plots
 
 

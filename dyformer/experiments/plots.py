@@ -7,6 +7,7 @@ import colorsys
 import textwrap
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -80,14 +81,24 @@ BASELINE_COLOURS = {
 
 NUM_NAMED = 5  # best baselines that a plot of lines names; the others are thin and grey behind them
 FAR = 12.0  # standard deviations at which the drift plot ends
+MAX_DATES = 6  # that an axis names
+
+Starts = Mapping[int, datetime]
+"""The time at which each step starts."""
 
 
 def step_curve(
-    metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all", family: str = "random"
+    metrics: pl.DataFrame,
+    *,
+    metric: str = "auc",
+    slice_name: str = "all",
+    family: str = "random",
+    starts: Starts | None = None,
 ) -> Figure:
     """Draw a metric per step, one line a method: mean over seeds, with a band of the 95 % interval (Fig. 5).
 
-    Our methods are in front; of the baselines the NUM_NAMED best have a name, and the best one a band, too.
+    Our methods are in front; of the baselines the NUM_NAMED best have a name, and the best one a band, too. With
+    `starts` the axis has dates.
     Raises ValueError when the frame has no per-step value of this metric, slice and family.
     """
     rows = _rows(metrics, metric, slice_name, family).filter(~pl.col("step").is_in(["micro", "macro"]))
@@ -97,12 +108,12 @@ def step_curve(
     for method in reversed(_ranked(rows)):
         line = _over_seeds(rows.filter(pl.col("method") == method), "step").sort("step")
         style = styles[method]
-        axes.plot(line["step"], line["value"], marker="o", markersize=4, **style)
+        time_T = _times(line["step"], starts)
+        axes.plot(time_T, line["value"], marker="o", markersize=4, **style)
         if style["zorder"] > QUIET + 1:
             low, high = (line[end].to_list() for end in ("low", "high"))
-            axes.fill_between(line["step"].to_list(), low, high, color=style["color"], alpha=0.15, linewidth=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("predicted step")
+            axes.fill_between(time_T, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    _name_times(axes, "predicted step", None if starts is None else _times(rows["step"], starts))
     _finish(axes, rows, metric, slice_name, reverse=True, below=True)  # the best line is drawn last
     return figure
 
@@ -440,34 +451,58 @@ def _title(rows: pl.DataFrame, slice_name: str) -> str:
 def ledger_curve(rows: pl.DataFrame) -> Figure:
     """Draw, by forecast step, the fraction of the published pairs that came with its interval, and their probability.
 
-    `rows` has step, precision_at_10 with _low and _high, and probability (the mean of the same pairs).
+    `rows` has step, valid_from (the axis has dates where no one is null), precision_at_10 with _low and _high, and
+    probability (the mean of the same pairs).
     """
     figure, axes = empty_axes(8.5, 3.6)
-    step_T = rows["step"].to_list()
+    is_dated = rows["valid_from"].null_count() == 0
+    time_T = rows["valid_from" if is_dated else "step"].to_list()
     low_T, high_T = (rows[f"precision_at_10_{end}"].cast(pl.Float64).to_list() for end in ("low", "high"))
-    axes.plot(step_T, rows["precision_at_10"], label="pairs that came", **neutral_style(0))
-    axes.fill_between(step_T, low_T, high_T, color=NEUTRAL[0], alpha=0.15, linewidth=0)
-    axes.plot(step_T, rows["probability"], label="mean probability", **neutral_style(1))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("forecast step")
+    axes.plot(time_T, rows["precision_at_10"], label="pairs that came", **neutral_style(0))
+    axes.fill_between(time_T, low_T, high_T, color=NEUTRAL[0], alpha=0.15, linewidth=0)
+    axes.plot(time_T, rows["probability"], label="mean probability", **neutral_style(1))
+    _name_times(axes, "forecast step", time_T if is_dated else None)
     axes.set_ylabel("fraction of the published pairs")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
     return figure
 
 
-def drift_curve(rows: pl.DataFrame) -> Figure:
+def drift_curve(rows: pl.DataFrame, starts: Starts | None = None) -> Figure:
     """Draw, by step, the robust standard deviations of each drift metric from the earlier steps.
 
-    `rows` has step, metric and deviation. Distances beyond 12 are drawn at 12.
+    `rows` has step, metric and deviation. Distances beyond 12 are drawn at 12. With `starts` the axis has dates.
     """
     figure, axes = empty_axes(8.5, 3.6)
     for number, metric in enumerate(rows["metric"].unique(maintain_order=True)):
         line = rows.filter(metric=metric).drop_nulls("deviation").sort("step")
-        axes.plot(line["step"], line["deviation"].clip(-FAR, FAR), label=metric, **neutral_style(number))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("step")
+        time_T = _times(line["step"], starts)
+        axes.plot(time_T, line["deviation"].clip(-FAR, FAR), label=metric, **neutral_style(number))
+    measured = rows.drop_nulls("deviation")["step"]
+    _name_times(axes, "step", None if starts is None else _times(measured, starts))
     axes.set_ylabel("standard deviations from earlier steps")
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
     return figure
+
+
+def _times(step_T: pl.Series, starts: Starts | None) -> list[Any]:
+    return step_T.to_list() if starts is None else [starts[step] for step in step_T]
+
+
+def _name_times(axes: Axes, step: str, times: Iterable[datetime] | None) -> None:
+    """Name the horizontal axis, and set its ticks to steps, or to the dates of some of the times, with the newest."""
+    if times is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set_xlabel(step)
+        return
+    newest_first = sorted(set(times), reverse=True)
+    named, room = newest_first[:1], (newest_first[0] - newest_first[-1]) / MAX_DATES
+    for time in newest_first[1:]:
+        if named[-1] - time >= room:
+            named.append(time)
+    has_clock = len({time.date() for time in named}) < len(named)
+    texts = [f"{time.date()}\n{time:%H:%M}" if has_clock else f"{time.date()}" for time in named]
+    axes.set_xticks(named, texts)  # pyright: ignore[reportArgumentType]
+    axes.tick_params(axis="x", labelsize=9)
+    axes.set_xlabel(f"start of the {step}")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -159,7 +160,16 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         reliability=_reliability(opened, summary),
         ledger=complete_rows(ledger(opened.layout, opened.dataset)),
         drift=read_drift(addresses["drift"])[0],
+        starts=step_starts(opened),
     )
+
+
+def step_starts(opened: Snapshots) -> dict[int, datetime] | None:
+    """Give the time at which each step starts; None where times are no dates."""
+    if opened.time_unit == "step":
+        return None
+    starts = opened.steps.select("step", pl.col("start_time").cast(pl.Datetime("us")))
+    return dict(starts.iter_rows())
 
 
 def _reliability(opened: Snapshots, summary: dict[str, Any]) -> pl.DataFrame | None:

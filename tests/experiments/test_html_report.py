@@ -139,7 +139,14 @@ def service_rows() -> dict[str, Any]:
         ("Ours", False, 0.0, 0.5, 40, 0.25, 0.2, 0.1, 0.3),
         ("Ours", False, 0.5, 1.0, 40, 0.7, 0.8, 0.7, 0.9),
     ]
-    outcome = {"method": "Ours", "num_pairs": 40, "num_came": 8, "precision_at_10": 0.2, "precision_at_10_low": 0.1}
+    outcome = {
+        "valid_from": None,
+        "method": "Ours",
+        "num_pairs": 40,
+        "num_came": 8,
+        "precision_at_10": 0.2,
+        "precision_at_10_low": 0.1,
+    }
     outcome |= {"precision_at_10_high": 0.3, "probability": 0.25, "calibration_error": 0.05}
     drift = [(step, "repeats", 0.5, 0.45, deviation) for step, deviation in ((4, 0.5), (5, 3.25))]
     return {

@@ -1,10 +1,13 @@
 """Plots hold every method, in order; missing metrics are refused by name."""
 
 import io
+from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.dates import num2date
 from matplotlib.figure import Figure
 
 from dyformer.experiments.methods import METHODS
@@ -305,10 +308,12 @@ def lines_of(figure: Figure) -> dict[str, list[tuple[float, float]]]:
     return {label: [(x, y) for x, y in own] for label, own in points.items()}
 
 
-def test_outcomes_have_the_pairs_that_came_with_their_interval_and_the_mean_probability() -> None:
-    rows = pl.DataFrame(
+def outcomes() -> pl.DataFrame:
+    """Give what came of the forecasts of three steps."""
+    return pl.DataFrame(
         {
             "step": [4, 5, 7],
+            "valid_from": [datetime.fromisoformat("2024-02-27"), datetime.fromisoformat("2024-03-05"), None],
             "num_pairs": [100, 200, 300],
             "num_came": [20, 60, 60],
             "precision_at_10": [0.2, 0.3, 0.25],
@@ -319,7 +324,10 @@ def test_outcomes_have_the_pairs_that_came_with_their_interval_and_the_mean_prob
             "brier": [0.04, 0.05, 0.06],
         }
     )
-    figure = ledger_curve(rows)
+
+
+def test_outcomes_have_the_pairs_that_came_with_their_interval_and_the_mean_probability() -> None:
+    figure = ledger_curve(outcomes())
     assert_draws(figure)
     assert lines_of(figure) == {
         "pairs that came": [(4, 0.2), (5, 0.3), (7, 0.25)],
@@ -354,6 +362,50 @@ def test_drift_has_a_line_a_metric_of_deviations_that_ends_at_12() -> None:
         "step",
         "standard deviations from earlier steps",
     )
+
+
+def times_of(figure: Figure) -> list[Any]:
+    """Give the times of the first line."""
+    return np.asarray(figure.axes[0].lines[0].get_xdata()).tolist()
+
+
+def ticks(figure: Figure) -> list[tuple[datetime, str]]:
+    """Give the dates of the horizontal axis and how they are written."""
+    axes = figure.axes[0]
+    dates = [date.replace(tzinfo=None) for date in num2date(axes.get_xticks())]
+    return list(zip(dates, [label.get_text() for label in axes.get_xticklabels()], strict=True))
+
+
+def test_outcomes_with_dates_have_them_on_the_axis() -> None:
+    texts = ["2024-03-19", "2024-03-05", "2024-02-27"]
+    days = [datetime.fromisoformat(text) for text in texts]
+    figure = ledger_curve(outcomes().with_columns(valid_from=pl.Series(days[::-1])))
+    assert ticks(figure) == list(zip(days, texts, strict=True))
+    assert figure.axes[0].get_xlabel() == "start of the forecast step"
+    assert times_of(figure) == days[::-1]
+    [alone] = ticks(ledger_curve(outcomes().head(1)))
+    assert alone == (days[2], texts[2])
+
+
+def test_dates_of_an_axis_leave_room_for_each_other() -> None:
+    columns = ["step", "metric", "value", "usual", "deviation"]
+    hours = [0, 1, 2, 40, 60, 61, 120]  # of which each has to be a sixth of all from the next one
+    starts = {step: datetime.fromisoformat("0001-01-01") + timedelta(hours=hour) for step, hour in enumerate(hours)}
+    rows = [(step, "repeats", 0.1, 0.1, None if step == 0 else 1.0) for step in starts]
+    figure = drift_curve(pl.DataFrame(rows, columns, orient="row"), starts)
+    named = [starts[step] for step in (6, 5, 3, 2)]
+    assert ticks(figure) == [(time, f"{time.date()}") for time in named]
+    assert figure.axes[0].get_xlabel() == "start of the step"
+    figure = drift_curve(pl.DataFrame(rows[4:], columns, orient="row"), {**starts, 6: starts[5] + timedelta(hours=1)})
+    assert [text for _, text in ticks(figure)] == ["0001-01-03\n14:00", "0001-01-03\n13:00", "0001-01-03\n12:00"]
+
+
+def test_the_curve_over_steps_has_the_dates_of_its_steps() -> None:
+    starts = {step: datetime.fromisoformat(f"2024-01-{step:02d}") for step in range(1, 20)}
+    dated, numbered = step_curve(metric_rows(), starts=starts), step_curve(metric_rows())
+    assert times_of(dated) == [starts[step] for step in times_of(numbered)]
+    assert {time for time, _ in ticks(dated)} <= set(times_of(dated))
+    assert dated.axes[0].get_xlabel() == "start of the predicted step"
 
 
 def test_a_single_step_has_no_tick_beside_it() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import mlflow
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 
 import flows.retrain as retraining
 from dyformer.evaluation import promotion
+from dyformer.experiments.html_report import html_report
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.scoring.event_forecaster import EventForecaster
@@ -396,8 +398,11 @@ def check_ledger(report: str) -> None:
     assert first["calibration_error"] > 0
     assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"ledger.csv"}
     assert query(layout, "select distinct step from latest_forecasts").rows() == [(6,)]
-    page = report_page(*read_report(report))
+    with patch("dyformer.experiments.html_report.html_report", wraps=html_report) as made:
+        page = report_page(*read_report(report))
+    assert made.call_args.kwargs["starts"][5] == first["valid_from"]
     assert "What came of the published forecasts" in page
+    assert f"<td>{first['valid_from']}</td>" in page
     method = query(layout, "select distinct method from latest_forecasts").item()
     assert re.search(rf"Forecasts by {method} for \d{{4}}-\d\d-\d\d \d\d:\d\d to \d.* UTC, all links", page)
 

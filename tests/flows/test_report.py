@@ -3,6 +3,8 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
 from flows.tasks import report
-from flows.tasks.report import NUM_LINKS, most_probable, newest_report, titled_links
+from flows.tasks.report import NUM_LINKS, most_probable, newest_report, step_starts, titled_links
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import Artifact, ArtifactMissing, Lineage, write_artifact
 from storage.artifacts.made import Planned
@@ -52,6 +54,15 @@ def test_of_equal_probabilities_the_higher_score_is_first():
     pairs = [(0, "a", 0, name, probability) for name, probability in (("b", 0.5), ("c", 0.5), ("d", 0.9), ("e", 0.5))]
     scored = forecasts(*pairs).with_columns(score=pl.Series([1.0, 3.0, 4.0, 2.0]))
     assert most_probable(opened(directed=True), scored)["target"].to_list() == ["d", "c", "e", "b"]
+
+
+def test_steps_have_dates_where_times_are_dates():
+    snapshots = opened(directed=True)
+    snapshots = replace(snapshots, steps=pl.DataFrame({"step": [1, 2], "start_time": [0, 86_400_000_000]}))
+    vars(snapshots)["declared"] = {"time_unit": "us"}
+    assert step_starts(snapshots) == {1: datetime.fromisoformat("1970-01-01"), 2: datetime.fromisoformat("1970-01-02")}
+    vars(snapshots)["declared"] = {"time_unit": "step"}
+    assert step_starts(snapshots) is None
 
 
 def test_most_probable_links_are_few():

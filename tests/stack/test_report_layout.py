@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -62,6 +63,7 @@ def page() -> str:
     reliability = [("L3", False, low, low + 0.5, 40, low + 0.2, low + 0.1, low, low + 0.3) for low in (0.0, 0.5)]
     outcome = {"method": METHODS[0], "num_pairs": 123_456, "num_came": 8, "precision_at_10": 0.2}
     outcome |= {"precision_at_10_low": 0.1, "precision_at_10_high": 0.3, "probability": 0.2, "calibration_error": 0.0}
+    starts = {step: datetime.fromisoformat(f"2024-12-{step:02d} 10:20:30") for step in range(1, 14)}
     metrics = ("interactions", "active_nodes", "new_nodes", "repeats", "busiest_nodes")
     drift = [(step, metric, 0.5, 0.4, float(step)) for metric in metrics for step in range(4, 14)]
     return html_report(
@@ -73,8 +75,9 @@ def page() -> str:
         details=["Decided."],
         links={"Forecasts for step 13": pl.DataFrame(link)},
         reliability=pl.DataFrame(reliability, schema=RELIABILITY_SCHEMA, orient="row"),
-        ledger=pl.DataFrame([{"step": step, **outcome} for step in range(4, 14)]),
+        ledger=pl.DataFrame([{"step": step, "valid_from": starts[step], **outcome} for step in range(4, 14)]),
         drift=pl.DataFrame(drift, schema=DRIFT_SCHEMA, orient="row"),
+        starts=starts,
     )
 
 
