@@ -413,7 +413,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
     for file, text in ((json_file, json.dumps(record, indent=1)), (report_file, page)):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+            file.write_text(text, encoding="utf-8")
     print(tracking_line(audited["tracking"]))
     print(
         f"{len(audited['failed'])} of {table.height} checks failed: {', '.join(audited['failed'])}"

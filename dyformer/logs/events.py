@@ -214,7 +214,7 @@ def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float,
         raise ValueError(f"the fraction of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_fraction}")
     if quarantine.height > max_fraction * num_read:
         remedy = (
-            "repair the log, or allow more with `max_bad`" if max_fraction else "repair these rows, or leave them out"
+            "Repair the log, or allow more with `max_bad`" if max_fraction else "Repair these rows, or leave them out"
         )
         raise TooManyBadRows(
             f"{quarantine.height:,} of {num_read:,} rows ({quarantine.height / num_read:.2%}) cannot be used, more"

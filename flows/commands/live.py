@@ -103,7 +103,9 @@ def serve(
     names: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", help="name by which it is called, beside that address; repeat for several", show_default=False
+            "--name",
+            help="name by which it or a proxy before it is called, beside that address; repeat for several",
+            show_default=False,
         ),
     ] = None,
     horizons: Annotated[

@@ -64,7 +64,7 @@ def serve_dataset(
         listener = _listener(host, port)
         port = port_of(listener)
         login = f"{USER}:{secrets.token_urlsafe(32)}"
-        hosts = hosts_of((*LOCAL, host, *names), port)
+        hosts = (*hosts_of((*LOCAL, host, *names), port), *names)  # a proxy has a port of its own, often a usual one
         guarded = Guard(application=application(service), hosts=hosts, login=login)
         file = login_file(layout, dataset)
         write_variables(file, {ADDRESS: f"http://{host}:{port}", LOGIN: login})

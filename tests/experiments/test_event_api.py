@@ -92,7 +92,7 @@ def test_an_observed_id_of_another_type_than_those_of_the_log_is_refused():
 def test_unusable_rows_are_observed_none_and_named_with_what_an_observer_can_do():
     grown, later = model(), [("u1", "p1", NEXT), (None, "p1", NEXT)]
     before = grown.rank("u1")
-    with pytest.raises(ValueError, match=r"1 of 2 rows .* row 2\)\. repair these rows, or leave them out$"):
+    with pytest.raises(ValueError, match=r"1 of 2 rows .* row 2\)\. Repair these rows, or leave them out$"):
         grown.observe(later)
     assert grown.rank("u1").equals(before)
 

@@ -624,6 +624,28 @@ def test_a_collection_does_not_go_through_what_a_server_has_loaded(store, monkey
     assert frozen[1] > frozen[0] + 10_000
 
 
+def test_a_name_counts_with_the_port_of_a_proxy_too(store, monkeypatch):
+    hosts: tuple[str, ...] = ()
+
+    def run(self, sockets):
+        nonlocal hosts
+        hosts = self.config.app.hosts
+        for listener in sockets:
+            hosts = tuple(host.replace(str(port_of(listener)), "PORT") for host in hosts)
+            listener.close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr(running, "LiveService", lambda **given: None)
+    monkeypatch.setattr(running, "application", lambda service: None)
+    interval = sys.getswitchinterval()
+    try:
+        serve_dataset(store, NAME, "127.0.0.1", 0, ("ml.example", "b.example:8443"), (), silent)
+    finally:
+        sys.setswitchinterval(interval)
+    local = {"127.0.0.1:PORT", "localhost:PORT"}  # never without a port, under which a page of another server is called
+    assert set(hosts) - {"b.example:8443:PORT"} == {*local, "ml.example:PORT", "ml.example", "b.example:8443"}
+
+
 @pytest.mark.parametrize(
     ("host", "is_taken", "says"),
     [
