@@ -121,8 +121,10 @@ def show_lines(client: "SyncPrefectClient", lines: dict[str, list[str]], own: "U
     ]
     if sections:
         outcome = "; ".join(f"{TITLES[name]}: {len(duty_lines)}" for name, duty_lines in lines.items() if duty_lines)
-        page = {"key": "reconcile-all", "type": "markdown", "data": "\n\n".join(sections), "description": outcome}
-        client.create_artifact(ArtifactCreate(**page, flow_run_id=own))
+        page = "\n\n".join(sections)
+        client.create_artifact(
+            ArtifactCreate(key="reconcile-all", type="markdown", data=page, description=outcome, flow_run_id=own)
+        )
 
 
 def num_versions(client: "SyncPrefectClient") -> int | None:

@@ -2,14 +2,18 @@
 
 import base64
 import re
+from datetime import datetime
 from html.parser import HTMLParser
 from typing import Any
 
 import polars as pl
+import pytest
+from matplotlib.figure import Figure
 
 from dyformer.evaluation.drift import DRIFT_SCHEMA
 from dyformer.evaluation.forecasts.forecast_rows import RELIABILITY_SCHEMA
 from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.experiments import html_report as page_of_a_run
 from dyformer.experiments.html_report import html_report, plots_of
 from dyformer.experiments.verdict import Verdict
 
@@ -109,6 +113,22 @@ def test_curves_are_drawn_where_several_steps_were_evaluated():
     assert curves <= set(Page(html_report(metrics, "mylog", counts={}, earlier=earlier)).plots())
     without = metrics.filter(pl.col("step") != "5")
     assert not curves & set(Page(html_report(without, "mylog", counts={})).plots())
+
+
+def test_every_curve_over_steps_has_their_dates(monkeypatch: pytest.MonkeyPatch):
+    given = []
+
+    def drawn(rows: pl.DataFrame, **others: Any) -> Figure:
+        given.append(others["starts"])
+        return Figure()
+
+    monkeypatch.setattr(page_of_a_run, "step_curve", drawn)
+    monkeypatch.setattr(page_of_a_run, "drift_curve", lambda rows, starts: drawn(rows, starts=starts))
+    starts = {5: datetime.fromisoformat("2024-01-05"), 6: datetime.fromisoformat("2024-01-12")}
+    pairs = rows("paper", ("5", "6"), ("auc", "random", "all"), ("auc", "random", "new"))
+    metrics, drift = pl.concat([ranking("5", "6"), pairs]), service_rows()["drift"]
+    html_report(metrics, "mylog", counts={}, drift=drift, starts=starts)
+    assert given == [starts] * 4  # MRR, AUC of all and of the new links, drift
 
 
 def test_the_first_screen_is_the_verdict_then_its_numbers_the_calibration_and_the_contents():

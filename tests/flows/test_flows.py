@@ -221,7 +221,7 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
     assert version.description == description
     assert version.tags["forecasts"] == run["addresses"]["forecasts"]
     assert version.tags["method"] == read_table(run["addresses"]["forecasts"], "forecasts")["method"][0]
-    assert "@champion" in client.get_registered_model("dyformer-mylog").description
+    assert "@champion" in str(client.get_registered_model("dyformer-mylog").description)
     assert command("compare", tracked["run"][:12], "mylog v1 step 12", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["kind"] for row in rows} == {"metric"}  # a run has the settings of itself
