@@ -11,6 +11,7 @@ import polars as pl
 
 from dyformer.extras import need
 from dyformer.logs.plan import ReadPlan
+from dyformer.logs.validation import whole_ids
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +129,12 @@ def id_texts(ids: object) -> pl.Series:
 
 
 def as_read(ids: pl.Series) -> pl.Series:
-    """Give ids as a log is read: as texts without blanks at their ends, which are no part of an id."""
+    """Give ids as a log is read: as texts without blanks at their ends, which are no part of an id, and 7.0 as 7."""
+    return whole_ids(stripped(ids))
+
+
+def stripped(ids: pl.Series) -> pl.Series:
+    """Give ids as texts without blanks at their ends."""
     return ids.cast(pl.String).str.strip_chars()
 
 

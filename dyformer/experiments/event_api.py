@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.experiments.api import Log, read_log
-from dyformer.experiments.arguments import check_process, id_texts, reported, texts, whole
+from dyformer.experiments.arguments import check_process, reported, stripped, texts, whole
 from dyformer.experiments.saved_models import Parts, read_model, write_model
 from dyformer.logs.datasets import Columns
 from dyformer.logs.moments import MICROSECONDS_OF, UnreadableMoment, expected_times, read_moment, written_moment
@@ -146,7 +146,7 @@ class EventModel:
         check_process()
         if isinstance(source, bool) or not isinstance(source, str | int | np.integer):
             raise ValueError(f"source = {source!r}: expected an id, found {type(source).__name__}")
-        [name] = id_texts(source)
+        [name] = stripped(pl.Series([str(source)]))
         self._check_ids([name])
         check_id("source", name)
         unit, newest = self._plan.time_unit, self._ranking.newest_time

@@ -49,7 +49,7 @@ UNIT_BOUNDS: tuple[tuple[float, TimeUnit], ...] = ((1e8, "step"), (1e11, "s"), (
 
 def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     """Turn the texts of `raw_rows` into values, and give each row that cannot be used its `reason`."""
-    rows = rows.with_columns(_ids(rows[end]) for end in ("source", "target"))
+    rows = rows.with_columns(whole_ids(rows[end]) for end in ("source", "target"))
     times = read_times(rows["time"], plan.time_unit, since_epoch=plan.since_epoch)
     if rows.schema["source"] == pl.Int64 and not TEXTS & set(rows.columns) and not times["time"].null_count():
         return rows.with_columns(times["time"])  # all numbers, all usable
@@ -70,7 +70,7 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     )
 
 
-def _ids(texts: pl.Series) -> pl.Series:
+def whole_ids(texts: pl.Series) -> pl.Series:
     """Write an id like 7.0 as 7, in every format alike: a column of integers with gaps was stored as floats."""
     if texts.dtype != pl.String or not _may_be_floats(texts):
         return texts

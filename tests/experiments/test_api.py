@@ -21,6 +21,7 @@ from dyformer.embedder import Embed, LabelledStep, Score
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.experiments import api
+from dyformer.experiments.arguments import id_texts, pair_frame
 from dyformer.experiments.methods import METHODS, VARIATIONS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows, UnreadableTime
@@ -292,6 +293,13 @@ def test_blanks_at_the_ends_of_an_id_are_no_part_of_it_in_any_column_or_argument
     for given in (pairs.with_columns(**padded), tuples):
         assert model.scores(given).equals(model.scores(pairs))
     assert model.top(3, ids=[" u0001"]).equals(model.top(3, ids=["u0001"]))
+
+
+def test_a_whole_float_is_an_integer_in_any_argument_as_in_a_log() -> None:
+    pairs = pl.DataFrame({"source": [7.0, 12.0], "target": ["8.50", "b"]})  # a column of integers with gaps in pandas
+    for given in (pairs, pairs.rows()):
+        assert pair_frame(given).rows() == [("7", "8.50"), ("12", "b")]
+    assert id_texts(np.array([7.0, 0.5])).to_list() == ["7", "0.5"]
 
 
 def test_wrong_columns_and_files_are_named(frame: pl.DataFrame, tmp_path: Path) -> None:
