@@ -254,12 +254,12 @@ def _mlflow_commands(tracking: dict[str, Any], program: str) -> list[str]:
     """List the commands that open the run's page in MLflow; without a server one starts it first."""
     from storage.tracking.pages import USUAL_PAGES, run_page
 
-    tracker, run = tracking["tracker"], tracking["run"]
     if tracking["problem"]:
         return []
-    if page := run_page(tracker, run):
-        return [f"open {page}"]
-    return [f"{program} ui", f"open {run_page(USUAL_PAGES, run)}"]
+    own = tracking["run"], tracking["experiment"]
+    if page := run_page(tracking["tracker"], *own):
+        return [f'open "{page}"']  # zsh takes ? for a pattern
+    return [f"{program} ui", f'open "{run_page(USUAL_PAGES, *own)}"']
 
 
 def _keys(address: str) -> str:

@@ -55,7 +55,7 @@ def show_page(kind: str, dataset: str, page: str, outcome: str) -> None:
 def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict) -> str:
     """Format a report as Markdown: first the verdict, then the scores, the counts and the seconds."""
     counts, tracking = summary["counts"], summary["tracking"]
-    page = None if tracking["problem"] else run_page(tracking["tracker"], tracking["run"])
+    page = None if tracking["problem"] else run_page(tracking["tracker"], tracking["run"], tracking["experiment"])
     first, *others = verdict_of(metrics, summary).sentences
     became = "{num_accepted:,} of {num_read:,} rows accepted, {num_quarantined:,} quarantined, {num_dropped:,} dropped."
     return "\n".join(

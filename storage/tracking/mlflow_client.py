@@ -195,8 +195,8 @@ def is_of_one_run(error: Exception) -> bool:
 
 def ensure_run(
     client: "MlflowClient", experiment: str, artifact_root: str | None, name: str, tags: Mapping[str, str]
-) -> str:
-    """Find the run with the key among these tags, or create its experiment and the run; returns the run's id.
+) -> tuple[str, str]:
+    """Find the run with the key among these tags, or create its experiment and the run; returns the ids of both.
 
     Of several runs with the key, which machines without a common lock may create, the oldest one stays.
     """
@@ -205,8 +205,8 @@ def ensure_run(
     for run in earlier_runs[1:]:
         _remove_run(client, experiment, run.info.run_id)
     if earlier_runs:
-        return earlier_runs[0].info.run_id
-    return client.create_run(experiment_id, tags=dict(tags), run_name=name).info.run_id
+        return experiment_id, earlier_runs[0].info.run_id
+    return experiment_id, client.create_run(experiment_id, tags=dict(tags), run_name=name).info.run_id
 
 
 def runs_of_key(client: "MlflowClient", experiment: str, key: str) -> "list[Run]":

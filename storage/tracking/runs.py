@@ -104,8 +104,8 @@ class Tracker:
         The caller has its turn where other processes may track the same run.
         """
         texts = {**_texts({"dataset": dataset, **(tags or {})}), mlflow_client.RUN_KEY: key or uuid.uuid4().hex}
-        run_id = ensure_run(self.client(), experiment_name(dataset), self.artifact_root, name, texts)
-        return TrackedRun(tracker=self, run_id=run_id, start_tags=texts)
+        experiment_id, run_id = ensure_run(self.client(), experiment_name(dataset), self.artifact_root, name, texts)
+        return TrackedRun(tracker=self, experiment_id=experiment_id, run_id=run_id, start_tags=texts)
 
     @contextmanager
     def run(
@@ -144,7 +144,7 @@ def _tracker(layout: Layout, uri: str, artifact_root: str | None) -> Tracker:
 
 
 def tracking_of(address: str) -> dict[str, Any]:
-    """Say where a result is in MLflow, or why it is not there yet: tracker, run, model_version, problem."""
+    """Say where a result is in MLflow, or why it is not there yet: tracker, experiment, run, model_version, problem."""
     try:
         mark = marked(address)
     except Damaged as error:
@@ -153,8 +153,9 @@ def tracking_of(address: str) -> dict[str, Any]:
 
 
 def where(tracker: Tracker, mark: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Say where a result is in MLflow, by its mark: tracker, run, model_version; problem: why it is not there yet."""
-    result = {"run": None, "model_version": None, "problem": tracker.problem or "it was not sent yet"}
+    """Say where a result is in MLflow, by its mark, as `tracking_of` does; earlier marks have no experiment."""
+    unsent = {"problem": tracker.problem or "it was not sent yet"}
+    result = {"experiment": None, "run": None, "model_version": None, **unsent}
     marked = {} if mark is None else {"problem": None, **{name: mark[name] for name in result if name in mark}}
     return {"tracker": without_password(tracker.uri), **result, **marked}
 
@@ -164,6 +165,7 @@ class TrackedRun:
     """One run of MLflow."""
 
     tracker: Tracker
+    experiment_id: str
     run_id: str
     start_tags: dict[str, str]
     folder: Path | None = None  # of files that wait, which only a run of `Tracker.run` has
@@ -254,6 +256,11 @@ class TrackedRun:
         texts = {name: text for name, text in self.start_tags.items() if name != mlflow_client.RUN_KEY}
         texts |= _texts(tags or {})
         return mlflow_client.register(client, self.run_id, name, texts, aliases, description[:LONGEST_TEXT])
+
+    @property
+    def where(self) -> dict[str, str]:
+        """The ids of its experiment and its own, as a result's mark has them."""
+        return {"experiment": self.experiment_id, "run": self.run_id}
 
     def finish(self, status: Status = "FINISHED") -> None:
         """Send what waits, and end the run."""

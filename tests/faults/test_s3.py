@@ -226,7 +226,7 @@ def test_files_for_mlflow_wait_in_the_store_while_s3_is_away(
             if not problems:
                 failing.set(Fault(kind=kind, number=1, seconds=60.0))
             run.artifact("page.html", b"page")
-        return {"run": run.run_id}
+        return run.where
 
     monkeypatch.setitem(results.SEND, "study", send)
     lineage = Lineage(kind="study", dataset="chat", table_version=1, until=3)

@@ -355,7 +355,8 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
     assert "--set" not in lines[2]  # settings would train a challenger, and leave the champion out
     assert shlex.split(lines[3]) == ["dyformer", "ui"]  # which shows the runs of the tracker of this store
     assert run["tracking"]["tracker"] == Layout.from_environment().tracking_database
-    assert re.fullmatch(r" *open http://127.0.0.1:5000/#/runs/[0-9a-f]{32}", lines[4])
+    page = f"experiments/{run['tracking']['experiment']}/runs/{run['tracking']['run']}?workflowType=machine_learning"
+    assert shlex.split(lines[4]) == ["open", f"http://127.0.0.1:5000/#/{page}"]
 
 
 def files(store: Path) -> dict[str, int]:

@@ -154,10 +154,11 @@ def test_mlflows_charts_are_few_and_begin_with_our_methods(stack: Stack) -> None
 def test_a_run_begins_with_its_outcome_and_has_the_report(stack: Stack) -> None:
     stack.tab.size(1280, 1000)
     first = stack.runs()[-1]
-    page = run_page(stack.up.record["mlflow"], first["info"]["run_id"])
+    page = run_page(stack.up.record["mlflow"], first["info"]["run_id"], stack.experiment)
     assert page is not None
     reason = first["tags"]["promotion_reason"]
     text = stack.tab.open(page, "Description", reason, "best_baseline")
+    assert "Evaluation runs" not in text  # as beside the traces of a language model
     assert text.index(" publishes") < text.index("Of ten forecasts") < text.index("Metric")
     stack.picture("mlflow-run", width=1280, height=760)
     artifacts = f"/#/experiments/{stack.experiment}/runs/{first['info']['run_id']}/artifacts"
@@ -218,7 +219,7 @@ def test_prefect_shows_a_run_with_its_outcome_in_the_log_and_its_artifacts(stack
     text = stack.tab.open(f"{address}/v2/artifacts/artifact/{summary['id']}", outcome, "The run in MLflow")
     assert text.index(outcome) < text.index("prequential protocol")
     stack.picture("prefect-summary", height=900)
-    wanted = run_page(stack.up.record["mlflow"], first["info"]["run_id"])
+    wanted = run_page(stack.up.record["mlflow"], first["info"]["run_id"], stack.experiment)
     wait_until(
         lambda: wanted in stack.tab.run(LINKS), 30, f"the page has no link to {wanted}"
     )  # the text is there first

@@ -81,7 +81,7 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     with tracker.run(dataset=dataset, name=f"champion {record['number']}", tags=tags, key=key) as run:
         model = layout.absolute(_model_of(vectors))
         version = register(run, opened, model, addresses, aliases, record["reason"], title)
-    return {"run": run.run_id, "model_version": version}
+    return {**run.where, "model_version": version}
 
 
 def _model_of(vectors: Lineage) -> str:

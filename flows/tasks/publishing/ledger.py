@@ -73,7 +73,7 @@ def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
             values = {f"ledger/{name}": row[name] for name in TRACKED if row[name] is not None}
             run.metrics({**values, "ledger/num_came": row["num_came"]}, step=row["step"], replace=True)
         run.table("ledger.csv", rows)
-    return {"run": run.run_id}
+    return run.where
 
 
 def _compared(opened: Snapshots, publication: dict[str, Any], step: int, version: int) -> Contents:

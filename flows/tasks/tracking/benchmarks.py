@@ -132,7 +132,7 @@ def send_benchmark(tracker: Tracker, address: str) -> dict[str, Any]:
             run.tags({"mlflow.note.content": "\n\n".join([*described(printed), "All is in `metrics.csv`."])})
         for title, rows in beside.items():
             run.table(f"{title}.csv", rows)
-    return {"run": run.run_id}
+    return run.where
 
 
 def _track_method(
@@ -186,7 +186,7 @@ def send_study(tracker: Tracker, address: str) -> dict[str, Any]:
     ) as run:
         for name in sorted(artifact.entries.keys() - {STUDY}):
             run.artifact(name, artifact.content(name))
-    return {"run": run.run_id}
+    return run.where
 
 
 def send_audit(tracker: Tracker, report: str) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def send_audit(tracker: Tracker, report: str) -> dict[str, Any]:
         run.table("checks.csv", table.with_columns(pl.col("methods").list.join(", ")))
         run.artifact("audit.md", page.encode())
         run.artifact("audit.json", read_bytes(report, RECORD))
-    return {"run": run.run_id}
+    return run.where
 
 
 def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, changes: str, seed: object = None) -> str:

@@ -110,7 +110,7 @@ def send_training(tracker: Tracker, address: str) -> dict[str, Any]:
     opened = open_snapshots(layout.absolute(record["snapshots"]))
     with tracker.run(**_training_run(opened, lineage_of(model), code=record["code"])) as run:
         _track_epochs(run, opened, model)
-    return {"run": run.run_id}
+    return run.where
 
 
 def send_report(tracker: Tracker, address: str) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) ->
             description,
             (promotion["champion"] or challenger)["title"],
         )
-    return {"run": run.run_id, "model_version": version}
+    return {**run.where, "model_version": version}
 
 
 def _evaluation_tags(table: pl.DataFrame, own_rows: pl.DataFrame) -> dict[str, str]:

@@ -75,7 +75,7 @@ def send(tracker: Tracker, address: str) -> dict[str, Any]:
     with tracker.run(dataset=dataset, name=NAMES[address], key=NAMES[address]) as run:
         run.artifact("note.txt", NAMES[address].encode())
         run.register_model(model, name=f"dyformer-{dataset}")
-    return {"run": run.run_id}
+    return run.where
 
 
 NAMES: dict[str, str] = {}
