@@ -397,6 +397,9 @@ def check_ledger(report: str) -> None:
     assert run.data.metrics == pytest.approx({f"ledger/{name}": first[name] for name in names})
     assert first["calibration_error"] > 0
     assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"ledger.csv"}
+    came = f"{first['method']} | {first['num_came']} of {first['num_pairs']}"
+    row = f"| 5 | {first['valid_from']:%Y-%m-%d %H:%M} | {came} |"
+    assert row in run.data.tags["mlflow.note.content"]
     assert query(layout, "select distinct step from latest_forecasts").rows() == [(6,)]
     with patch("dyformer.experiments.html_report.html_report", wraps=html_report) as made:
         page = report_page(*read_report(report))

@@ -10,6 +10,7 @@ import polars as pl
 from dyformer.evaluation.first_stage import linked_in, ordered
 from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS
 from dyformer.evaluation.forecasts.forecast_rows import outcome_rows
+from dyformer.experiments.printed import markdown_rows
 from dyformer.scoring.retrieval import Retrieved
 from flows.tasks.made import made
 from flows.tasks.predict import user_ids
@@ -21,6 +22,7 @@ from storage.champions import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, o
 from storage.events.table import first_arrival, newest_version
 from storage.tracking.runs import Tracker
 
+NUM_DESCRIBED = 10  # newest steps in the description of the run
 TRACKED = ("precision_at_10", "precision_at_10_low", "precision_at_10_high", "calibration_error", "brier")
 
 
@@ -73,7 +75,21 @@ def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
             values = {f"ledger/{name}": row[name] for name in TRACKED if row[name] is not None}
             run.metrics({**values, "ledger/num_came": row["num_came"]}, step=row["step"], replace=True)
         run.table("ledger.csv", rows)
+        run.tags({"mlflow.note.content": _description(rows)})
     return run.where
+
+
+def _description(rows: pl.DataFrame) -> str:
+    """Write what came of the newest forecasts as Markdown, for the page of the run."""
+    first = "What came of the published forecasts: the ten best partners of each node, against the links of the step."
+    texts = rows.tail(NUM_DESCRIBED).select(
+        pl.col("step").cast(pl.String),
+        pl.col("valid_from").dt.strftime("%Y-%m-%d %H:%M").fill_null(""),
+        "method",
+        pl.format("{} of {}", "num_came", "num_pairs").alias("came"),
+        pl.col("precision_at_10", "probability", "calibration_error").round(4).cast(pl.String).fill_null(""),
+    )
+    return "\n\n".join([first, "\n".join(markdown_rows(texts)), "All steps are in `ledger.csv`, and as curves."])
 
 
 def _compared(opened: Snapshots, publication: dict[str, Any], step: int, version: int) -> Contents:
