@@ -538,7 +538,7 @@ def test_runs_with_other_settings_differ_in_name_and_parameters(store: Path, mon
     for epochs in (None, 1):
         chosen = {} if epochs is None else {"max_epochs": epochs}
         flows.benchmark.benchmark("mylog", {}, "3", 1, Experiment().changed(chosen), ["DySAT", "L3"])
-    names = [f"{title}, mylog v1 steps 3-3{changes}, seed 0" for title in ("DySAT", "L3") for changes in CAPS]
+    names = [f"{title}, mylog v1 step 3{changes}, seed 0" for title in ("DySAT", "L3") for changes in CAPS]
     table = compare_runs(open_tracker(Layout.from_environment()), names[:2])
     differing = {name: texts for kind, name, *texts in table.rows() if kind == "setting"}
     assert differing == {"epochs": ["None", "1"]}
