@@ -45,7 +45,7 @@ def publish(layout):
     """Write a publication with forecasts of u3, and one outcome."""
     came, start = ROWS[-1][1], ROWS[-20][2] * 1_000_000
     forecasts = pl.DataFrame(
-        {"id": ["u3"] * 2, "partner_id": [came, "p-never"], "rank": [1, 2], "probability": [0.5, 0.1]}
+        {"side": 0, "id": "u3", "partner_id": [came, "p-never"], "rank": [1, 2], "probability": [0.5, 0.1]}
     )
     address = write(layout, "forecasts", "forecasts", forecasts)
     row = dict.fromkeys(PUBLICATION_SCHEMA) | {
