@@ -290,7 +290,6 @@ _ONE_HOP = {**_FULL, "model.max_hops": 1}
 
 VARIATIONS: dict[str, Variation] = {
     "Published DyFormer without pre-training": Variation(base=PUBLISHED, changes={"pretrain": None}),
-    "Published DyFormer, 2 layers": Variation(base=PUBLISHED, changes={"model.num_layers": 2}),
     "Published DyFormer, 4 layers": Variation(base=PUBLISHED, changes={"model.num_layers": 4}),
     "Published DyFormer, 6 layers": Variation(base=PUBLISHED, changes={"model.num_layers": 6}),
     "Published DyFormer, no encoding": Variation(base=PUBLISHED, changes={"model.encodings": "neither"}),
@@ -305,6 +304,20 @@ VARIATIONS: dict[str, Variation] = {
     "Published DyFormer, one tower, 10 % noise": Variation(base=PUBLISHED, changes={**_FULL, "graph.noise": 0.1}),
     "Published DyFormer, one tower, 20 % noise": Variation(base=PUBLISHED, changes={**_FULL, "graph.noise": 0.2}),
     "Published DyFormer, one tower, 50 % noise": Variation(base=PUBLISHED, changes={**_FULL, "graph.noise": 0.5}),
+    "DyFormer, 4 layers": Variation(changes={"model.num_layers": 4}),
+    "DyFormer, 6 layers": Variation(changes={"model.num_layers": 6}),
+    "DyFormer, no encoding": Variation(changes={"model.encodings": "neither"}),
+    "DyFormer, connections only": Variation(changes={"model.encodings": "connections"}),
+    "DyFormer, distances only": Variation(changes={"model.encodings": "distances"}),
+    "DyFormer, one tower": Variation(changes=_FULL),
+    "DyFormer, 1 hop": Variation(changes=_ONE_HOP),
+    "DyFormer, 3 hops": Variation(changes={**_FULL, "model.max_hops": 3}),
+    "DyFormer, 1 hop, 10 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.1}),
+    "DyFormer, 1 hop, 20 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.2}),
+    "DyFormer, 1 hop, 50 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.5}),
+    "DyFormer, one tower, 10 % noise": Variation(changes={**_FULL, "graph.noise": 0.1}),
+    "DyFormer, one tower, 20 % noise": Variation(changes={**_FULL, "graph.noise": 0.2}),
+    "DyFormer, one tower, 50 % noise": Variation(changes={**_FULL, "graph.noise": 0.5}),
 }
 """Variations of DyFormer that run only where they are named: the rows of the paper's studies of its parts."""
 

@@ -237,7 +237,7 @@ def test_a_misspelt_setting_is_refused_within_a_second_without_the_libraries_tha
         ("max_epochs", [DYFORMER], True),
         ("warm_start", [METHODS["DySAT"]], False),
         ("retrain.scratch_every", [DYFORMER], False),
-        ("model.num_layers", [VARIATIONS["Published DyFormer, 2 layers"]], False),
+        ("model.num_layers", [VARIATIONS["Published DyFormer, 4 layers"]], False),
     ],
 )
 def test_a_change_is_taken_where_a_method_reads_it(name: str, methods: list, is_read: bool):

@@ -242,6 +242,18 @@ _WITH_LABELS = {
     "DyFormer": "DyFormer (with pre-training)",
     "DyFormer without pre-training": "DyFormer (without pre-training)",
 }
+
+
+def _both_forms(parts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Give the rows of a study of DyFormer's parts, as published and by default; "" is the whole model."""
+    forms = {"Published DyFormer": PUBLISHED_TITLE, "DyFormer": "DyFormer"}
+    return {
+        f"{form}, {part}" if part else whole: published
+        for form, whole in forms.items()
+        for part, published in parts.items()
+    }
+
+
 _ALL_METHODS = {**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS}
 _ALL_LINKS = {"all": LINKS, "new": NEW_LINKS}
 
@@ -272,49 +284,48 @@ STUDIES: dict[str, Study] = {
         plot="comparison",
     ),
     "layers": Study(
-        sentence="DyFormer as published with 2, 4 and 6 layers",
-        rows={
-            "Published DyFormer, 2 layers": "2 layers",
-            "Published DyFormer, 4 layers": "4 layers",
-            "Published DyFormer, 6 layers": "6 layers",
-        },
+        sentence="DyFormer, as published and by default, with 2, 4 and 6 layers",
+        rows=_both_forms({"": "2 layers", "4 layers": "4 layers", "6 layers": "6 layers"}),
         datasets=THREE_LOGS,
         paper={"all": LAYERS},
     ),
     "encodings": Study(
-        sentence="DyFormer as published with both encodings, without, and with one",
-        rows={
-            PUBLISHED_TITLE: "Both encoding",
-            "Published DyFormer, no encoding": "Without encoding",
-            "Published DyFormer, connections only": "Only TC encoding",
-            "Published DyFormer, distances only": "Only SD encoding",
-        },
+        sentence="DyFormer, as published and by default, with both encodings, without, and with one",
+        rows=_both_forms(
+            {
+                "": "Both encoding",
+                "no encoding": "Without encoding",
+                "connections only": "Only TC encoding",
+                "distances only": "Only SD encoding",
+            }
+        ),
         datasets=THREE_LOGS,
         paper={"all": ENCODINGS},
     ),
     "towers": Study(
-        sentence="DyFormer as published with one tower and with two",
-        rows={"Published DyFormer, one tower": "Single-tower", PUBLISHED_TITLE: "Two-tower"},
+        sentence="DyFormer, as published and by default, with two towers and with one",
+        rows=_both_forms({"": "Two-tower", "one tower": "Single-tower"}),
         datasets=THREE_LOGS,
         paper={"all": TOWERS},
     ),
     "hops": Study(
-        sentence="DyFormer as published with one tower: full attention, and among nodes within 1 and 3 hops",
-        rows={
-            "Published DyFormer, one tower": "Full attention",
-            "Published DyFormer, 1 hop": "1-hop neighbor",
-            "Published DyFormer, 3 hops": "3-hop neighbor",
-        },
+        sentence="DyFormer, as published and by default, with one tower: full attention, and within 1 and 3 hops",
+        rows=_both_forms({"one tower": "Full attention", "1 hop": "1-hop neighbor", "3 hops": "3-hop neighbor"}),
         datasets=THREE_LOGS,
         paper={"all": HOPS},
     ),
     "noise": Study(
-        sentence="DyFormer as published with one tower and 10, 20 and 50 % noise: within 1 hop, and full attention",
-        rows={
-            f"Published DyFormer, {attention}, {percent} % noise": f"{published}, {percent}%"
-            for attention, published in (("1 hop", "1-hop attention"), ("one tower", "Full attention"))
-            for percent in (10, 20, 50)
-        },
+        sentence="the same with 10, 20 and 50 % noise: full attention, and within 1 hop",
+        rows=_both_forms(
+            {
+                row: published
+                for attention, name in (("one tower", "Full attention"), ("1 hop", "1-hop attention"))
+                for row, published in {
+                    attention: None,
+                    **{f"{attention}, {percent} % noise": f"{name}, {percent}%" for percent in (10, 20, 50)},
+                }.items()
+            }
+        ),
         datasets=("uci", "yelp"),
         paper={"all": NOISE},
     ),
