@@ -73,7 +73,7 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
         run_trials(f"the benchmark {protocol}", trials_of(evaluated, named, snapshots, steps, seeds, experiment))
     jobs = _jobs(f"{protocol} benchmark {dataset}", evaluated.jobs(units), seeds)
     scores = results(snapshots, evaluated, jobs, chosen, experiment)
-    baselines = None if study is None else STUDIES[study].baselines
+    baselines = None if study is None else STUDIES[study].compared or None
     address = metrics_task(snapshots, evaluated, scores, baselines)
     show_tables(dataset, printed_tables(evaluated, read_metrics(address), dataset))
     record = record_task(snapshots, evaluated, scores, address, Compared(experiment, chosen, study))

@@ -28,8 +28,8 @@ METRICS_SCHEMA = pl.Schema(
         "low": pl.Float64(),  # ends of the 95 % interval of `value`
         "high": pl.Float64(),
         "is_baseline": pl.Boolean(),
-        "best_baseline": pl.String(),  # the baseline with the best macro value of this metric, family and slice
-        "difference": pl.Float64(),  # `value` less that of the best baseline
+        "best_baseline": pl.String(),  # that with the best macro value of this metric, family and slice; a named method
+        "difference": pl.Float64(),  # `value` less that of `best_baseline`
         "difference_low": pl.Float64(),
         "difference_high": pl.Float64(),
     }
@@ -128,8 +128,11 @@ def metric_rows(
 
     Macro is the mean over the steps that have a value. Micro is that of `pooled`, else it pools the units of means.
     The best baseline of a metric, family and slice is that of `baselines` with the best macro value, averaged over
-    seeds. All methods are compared with it under the same resamples, of a run with the same seed.
+    seeds. All methods are compared with it under the same resamples, of a run with the same seed. A mapping gives the
+    method with which each is compared, by title, instead.
     """
+    fixed = baselines if isinstance(baselines, Mapping) else None
+    titles = baselines if fixed is None else set(fixed.values())
     runs = list(dict.fromkeys(run for by_run in steps.values() for run in by_run))
     whole = {
         run: _over_steps(
@@ -137,17 +140,15 @@ def metric_rows(
         )
         for run in runs
     }
-    best = _best_baselines(whole, baselines)
+    best = _best_baselines(whole, titles)
     rows = []
     for (method, seed), values in whole.items():
         for (step, cell), measured in values.items():
             metric, family, part = cell
-            name = best.get(cell)
+            name = best.get(cell) if fixed is None else fixed.get(method)
             other = None if name in (None, method) else whole.get((name, seed), {}).get((step, cell))
             columns = (dataset, protocol, method, seed, step, metric, family, part, measured.value, measured.num)
-            rows.append(
-                (*columns, *interval(measured.value_B), method in baselines, name, *_difference(measured, other))
-            )
+            rows.append((*columns, *interval(measured.value_B), method in titles, name, *_difference(measured, other)))
     return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row").fill_nan(None)
 
 

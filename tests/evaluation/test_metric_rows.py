@@ -191,6 +191,21 @@ def test_the_best_baseline_has_the_best_mean_over_seeds():
     assert metrics.filter(method="ours")["difference"].to_list() == pytest.approx([0.1, 0.1])  # step and macro
 
 
+def test_a_mapping_names_the_method_with_which_each_is_compared():
+    values = {(method, seed): value + seed / 8 for seed in (0, 1) for method, value in {"a": 0.5, "b": 0.7}.items()}
+    values |= {("alone", 0): 0.9}
+    steps = {3: {run: {CELL: measured(value, value, value + run[1])} for run, value in values.items()}}
+    metrics = metric_rows(steps, "toy", protocol="paper", baselines={"a": "b", "b": "b"}).filter(step="3")
+    columns = "method", "seed", "is_baseline", "best_baseline", "difference", "difference_low"
+    assert metrics.select(columns).rows() == [
+        ("a", 0, False, "b", pytest.approx(-0.2), pytest.approx(-0.2)),
+        ("b", 0, True, "b", None, None),
+        ("a", 1, False, "b", pytest.approx(-0.2), pytest.approx(-0.2)),
+        ("b", 1, True, "b", None, None),
+        ("alone", 0, False, None, None, None),
+    ]
+
+
 def test_a_macro_interval_averages_the_steps_that_have_a_value_in_a_resample():
     third, fourth = [0.1, 0.2, 0.3, np.nan, np.nan], [0.5, np.nan, 0.7, 0.8, np.nan]
     steps = {step: {("ours", 0): {CELL: measured(0.4, *own)}} for step, own in ((3, third), (4, fourth))}

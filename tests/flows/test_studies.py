@@ -4,7 +4,7 @@ import pickle
 import random
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ from dyformer.experiments.methods import METHODS, NoEffect
 from dyformer.experiments.printed import PrintedTable
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study, study_of
-from dyformer.experiments.studies.study_tables import Setup
+from dyformer.experiments.studies.study_tables import Setup, StudyTable
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.datasets import DATASETS
 from flows.commands.benchmark import tables_of, with_cap
@@ -158,6 +158,18 @@ def in_this_process(trials: list[Trial], parallel: int) -> Iterator[Ended]:
         yield Ended(trial, was_stored=False)
 
 
+def check_differences(table: StudyTable, compared: Mapping[str, str]) -> None:
+    """Compare the differences of a table with those of its values."""
+    title = table.values[-1]
+    value = {row["method"]: row[title] for row in table.frame.to_dicts()}
+    gain = {row["method"]: row[f"{title}_minus_best"] for row in table.frame.to_dicts()}
+    others = {method: other for method, other in compared.items() if method != other}
+    expected = {method: value[method] - value[other] for method, other in others.items()}
+    assert {method: gain[method] for method in others} == pytest.approx(expected)
+    if compared:
+        assert {gain[method] for method in value if method not in others} <= {None}
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkeypatch: pytest.MonkeyPatch):
     if name not in TRACKED:
@@ -172,12 +184,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
         assert table.frame["method"].to_list() == list(STUDIES[name].rows)
         assert table.frame[table.values[-1]].is_finite().all(), table.frame
         assert set(table.files()) <= set(made.files)
-        if STUDIES[name].reference is not None:
-            value = {row["method"]: row["MRR"] for row in table.frame.to_dicts()}
-            gain = {row["method"]: row["MRR_minus_best"] for row in table.frame.to_dicts()}
-            without = value.pop(STUDIES[name].reference)
-            assert gain.pop(STUDIES[name].reference) is None
-            assert gain == pytest.approx({method: own - without for method, own in value.items()})
+        check_differences(table, STUDIES[name].compared)
     assert [file for file in made.files if file.endswith("-steps.csv")] == ["steps-mylog-steps.csv"] * (name == "steps")
     plots = [file for file in made.files if file.endswith(".png")]
     assert len(plots) == (0 if STUDIES[name].plot is None else len(made.tables))

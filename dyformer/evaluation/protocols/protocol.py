@@ -225,6 +225,8 @@ class Protocol:
     rows: Callable[[Sequence[Result], Log, Collection[str]], Tables]
     """Results, log and titles of baselines -> `metrics`, with the columns of METRICS_SCHEMA, and tables beside them.
 
+    A mapping gives the row with which each is compared, as `metric_rows` reads it.
+
     Metrics of a method without a seed are those of all seeds together; tables average over the seeds without them.
     """
 

@@ -4,8 +4,8 @@ The paper's values are Micro and Macro AUC in percent, by dataset and row, and i
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from dyformer.embedder import Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH
@@ -151,7 +151,7 @@ class Study:
     protocols: tuple[str, ...] = ("paper",)  # whose tables it has; the first one evaluates
     paper: Mapping[str, PaperTable]  # by name of the table
     plot: str | None = None  # "steps" or "comparison"
-    reference: str | None = None  # the row with which the others of the prequential protocol are compared
+    compared: Mapping[str, str] = field(default_factory=dict)  # row -> that with which it is; {}: the best baseline
 
     @property
     def methods(self) -> list[str]:
@@ -160,11 +160,6 @@ class Study:
             row if row in METHODS else row.removeprefix(FORECASTER_WITH).removeprefix(COUNTS_AND) for row in self.rows
         ]
         return list(dict.fromkeys(titles))
-
-    @property
-    def baselines(self) -> frozenset[str] | None:
-        """Titles of the rows with which the others are compared; None for the baselines of the protocol."""
-        return None if self.reference is None else frozenset({self.reference})
 
     @property
     def measures_process(self) -> bool:
@@ -223,8 +218,8 @@ _SIMPLE = dict.fromkeys(
     ]
 )
 _OURS = {PUBLISHED_TITLE: "DyFormer", "DyFormer": "DyFormer"}
-_FORECASTERS = dict.fromkeys(["Forecaster without vectors", FORECASTER_WITH + "DyFormer"])
-_BESIDE_PLANTED = (
+_FORECASTERS = ("Forecaster without vectors", *(FORECASTER_WITH + title for title in (*_BASELINES, *_OURS)))
+_ON_PLANTED = (
     "Popularity (decayed)",
     "Preferential attachment",
     "Contact recency",
@@ -233,6 +228,11 @@ _BESIDE_PLANTED = (
     "Personalized PageRank",
     "Logistic regression on pair features",
     "Boosted trees on pair features",
+    "Forecaster without vectors",
+    FORECASTER_WITH + "DyFormer",
+    FORECASTER_WITH + "node2vec",
+    "DyFormer",
+    "node2vec",
 )
 _WITH_LABELS = {
     "DySAT": "DySAT",
@@ -244,17 +244,28 @@ _WITH_LABELS = {
 }
 
 
-def _both_forms(parts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Give the rows of a study of DyFormer's parts, as published and by default; "" is the whole model."""
+def _study_of_parts(sentence: str, parts: Mapping[str, str | None], **described: Any) -> Study:
+    """Give a study of DyFormer's parts, as published and by default; the part "" is the whole model.
+
+    A part such as "1 hop, 10 % noise" is compared with "1 hop", each other one with the first.
+    """
     forms = {"Published DyFormer": PUBLISHED_TITLE, "DyFormer": "DyFormer"}
-    return {
-        f"{form}, {part}" if part else whole: published
-        for form, whole in forms.items()
-        for part, published in parts.items()
-    }
+    rows, compared = {}, {}
+    for form, whole in forms.items():
+        titles = {part: f"{form}, {part}" if part else whole for part in parts}
+        rows |= {titles[part]: published for part, published in parts.items()}
+        compared |= {
+            titles[part]: titles[part.partition(", ")[0] if ", " in part else next(iter(parts))] for part in parts
+        }
+    return Study(sentence=sentence, rows=rows, compared=compared, **described)
 
 
-_ALL_METHODS = {**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS}
+_ALL_METHODS = {
+    **_BASELINES,
+    **_OURS,
+    **_SIMPLE,
+    **dict.fromkeys(("Forecaster without vectors", FORECASTER_WITH + "DyFormer")),
+}
 _ALL_LINKS = {"all": LINKS, "new": NEW_LINKS}
 
 STUDIES: dict[str, Study] = {
@@ -279,53 +290,50 @@ STUDIES: dict[str, Study] = {
             "Published DyFormer without pre-training": None,
             "DyFormer without pre-training": None,
         },
+        compared={
+            "Published DyFormer without pre-training": PUBLISHED_TITLE,
+            "DyFormer without pre-training": "DyFormer",
+        },
         datasets=("rds", *THREE_LOGS),
         paper=_ALL_LINKS,
         plot="comparison",
     ),
-    "layers": Study(
-        sentence="DyFormer, as published and by default, with 2, 4 and 6 layers",
-        rows=_both_forms({"": "2 layers", "4 layers": "4 layers", "6 layers": "6 layers"}),
+    "layers": _study_of_parts(
+        "DyFormer, as published and by default, with 2, 4 and 6 layers",
+        {"": "2 layers", "4 layers": "4 layers", "6 layers": "6 layers"},
         datasets=THREE_LOGS,
         paper={"all": LAYERS},
     ),
-    "encodings": Study(
-        sentence="DyFormer, as published and by default, with both encodings, without, and with one",
-        rows=_both_forms(
-            {
-                "": "Both encoding",
-                "no encoding": "Without encoding",
-                "connections only": "Only TC encoding",
-                "distances only": "Only SD encoding",
-            }
-        ),
+    "encodings": _study_of_parts(
+        "DyFormer, as published and by default, with both encodings, without, and with one",
+        {
+            "": "Both encoding",
+            "no encoding": "Without encoding",
+            "connections only": "Only TC encoding",
+            "distances only": "Only SD encoding",
+        },
         datasets=THREE_LOGS,
         paper={"all": ENCODINGS},
     ),
-    "towers": Study(
-        sentence="DyFormer, as published and by default, with two towers and with one",
-        rows=_both_forms({"": "Two-tower", "one tower": "Single-tower"}),
+    "towers": _study_of_parts(
+        "DyFormer, as published and by default, with two towers and with one",
+        {"": "Two-tower", "one tower": "Single-tower"},
         datasets=THREE_LOGS,
         paper={"all": TOWERS},
     ),
-    "hops": Study(
-        sentence="DyFormer, as published and by default, with one tower: full attention, and within 1 and 3 hops",
-        rows=_both_forms({"one tower": "Full attention", "1 hop": "1-hop neighbor", "3 hops": "3-hop neighbor"}),
+    "hops": _study_of_parts(
+        "DyFormer, as published and by default, with one tower: full attention, and within 1 and 3 hops",
+        {"one tower": "Full attention", "1 hop": "1-hop neighbor", "3 hops": "3-hop neighbor"},
         datasets=THREE_LOGS,
         paper={"all": HOPS},
     ),
-    "noise": Study(
-        sentence="the same with 10, 20 and 50 % noise: full attention, and within 1 hop",
-        rows=_both_forms(
-            {
-                row: published
-                for attention, name in (("one tower", "Full attention"), ("1 hop", "1-hop attention"))
-                for row, published in {
-                    attention: None,
-                    **{f"{attention}, {percent} % noise": f"{name}, {percent}%" for percent in (10, 20, 50)},
-                }.items()
-            }
-        ),
+    "noise": _study_of_parts(
+        "the same with 10, 20 and 50 % noise: full attention, and within 1 hop",
+        {
+            f"{attention}{noise and f', {noise} % noise'}": f"{name}, {noise}%" if noise else None
+            for attention, name in (("one tower", "Full attention"), ("1 hop", "1-hop attention"))
+            for noise in ("", "10", "20", "50")
+        },
         datasets=("uci", "yelp"),
         paper={"all": NOISE},
     ),
@@ -345,23 +353,18 @@ STUDIES: dict[str, Study] = {
     ),
     "forecaster": Study(
         sentence="what the vectors of each method add to the forecaster, among hard candidates",
-        rows=dict.fromkeys(
-            [
-                "Forecaster without vectors",
-                *(FORECASTER_WITH + title for title in (*_BASELINES, *_OURS)),
-            ]
-        ),
+        rows=dict.fromkeys(_FORECASTERS),
         datasets=("uci", "yelp"),
         protocols=("prequential",),
-        reference="Forecaster without vectors",
+        compared=dict.fromkeys(_FORECASTERS, "Forecaster without vectors"),
         paper={},
     ),
     "planted": Study(
         sentence="what vectors add where the structure is known: generated logs with a planted rule",
-        rows=dict.fromkeys([*_BESIDE_PLANTED, *_FORECASTERS, FORECASTER_WITH + "node2vec", "DyFormer", "node2vec"]),
+        rows=dict.fromkeys(_ON_PLANTED),
         datasets=tuple(PLANTED),
         protocols=("prequential",),
-        reference="Forecaster without vectors",
+        compared=dict.fromkeys(_ON_PLANTED, "Forecaster without vectors"),
         paper={},
     ),
     "labels": Study(

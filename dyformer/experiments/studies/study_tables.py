@@ -1,7 +1,7 @@
 """Metrics of a study -> its tables with the paper's values beside ours, as text, Markdown, CSV and LaTeX."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -51,7 +51,8 @@ class StudyTable:
     limits: str  # windows, settings and lengths of trainings
     frame: pl.DataFrame
     columns: tuple[Column, ...]
-    reference: str | None = None  # what the text compares the rows with
+    reference: str | None = None  # what the text compares all rows with
+    compared: Mapping[str, str] = field(default_factory=dict)  # row -> that with which the text compares it
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -88,9 +89,10 @@ class StudyTable:
             spread = "" if deviation is None else f" ± {form.format(deviation)}"
             cells[value] = "" if mean is None else form.format(mean) + spread + _between(form, row, value)
             if self.reference and column is self.columns[-1]:
-                beside = _filled(signed, row[f"{value}_minus_best"])
-                between = _between(signed, row, f"{value}_minus_best")
-                cells[f"difference to {self.reference}"] = beside and beside + between
+                cells[f"difference to {self.reference}"] = _compared(signed, row, value)
+            elif self.compared and column is self.columns[-1]:
+                cells["difference to a row"] = _compared(signed, row, value)
+                cells["that row"] = self.compared.get(row["method"], "") if cells["difference to a row"] else ""
             if has_paper:
                 cells[f"{value}, paper"] = _filled(form, row[f"{value}_paper"])
                 cells[f"{value}, difference"] = _filled(signed, row[f"{value}_minus_paper"])
@@ -120,7 +122,7 @@ def study_tables(
         "steps": "" if not steps else str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}",
         "max_epochs": setup.experiment.max_epochs,
     }
-    tables = []
+    tables, others = [], list(set(study.compared.values()))
     for protocol in map(protocol_of, study.protocols):
         for table in protocol.tables:
             table_rows = rows.filter(protocol=protocol.name, slice=table.slice).filter(
@@ -140,7 +142,8 @@ def study_tables(
                     limits=_limits(study, setup, table, bool(theirs)),
                     frame=_frame(study, over_steps, table, theirs if setup.is_papers else {}, keys),
                     columns=tuple(column for column in table.values if len(steps) > 1 or column.single is not None),
-                    reference=table.reference or study.reference,
+                    reference=table.reference or (others[0] if len(others) == 1 else None),
+                    compared=study.compared,
                 )
             )
     return tables
@@ -252,6 +255,11 @@ def _limits(study: Study, setup: Setup, table: TableOf, has_paper: bool) -> str:
 def _between(form: str, row: Mapping[str, Any], value: str) -> str:
     low, high = (row.get(f"{value}_{end}") for end in ("low", "high"))
     return "" if low is None else f" [{form.format(low)}, {form.format(high)}]"
+
+
+def _compared(form: str, row: Mapping[str, Any], value: str) -> str:
+    beside = _filled(form, row[f"{value}_minus_best"])
+    return beside and beside + _between(form, row, f"{value}_minus_best")
 
 
 def _filled(form: str, value: float | None) -> str:

@@ -1,6 +1,6 @@
 """Stored results of methods in a protocol -> their metrics, made once, and read again without any method."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,8 @@ METRICS = "metrics"
 def measure(snapshots: str, protocol: Protocol, scores: Sequence[str], baselines: Collection[str] | None = None) -> str:
     """Make the metrics of results, unless they exist; return the address of the rows and the tables beside them.
 
-    All methods are compared with those of `baselines`, by default the known ones of the protocol, which import torch.
+    All methods are compared with the best of `baselines`, by default the known ones of the protocol, which import
+    torch; a mapping gives the method with which each is compared.
     """
     opened = open_snapshots(snapshots)
     compared = _known_baselines(protocol) if baselines is None else baselines
@@ -32,7 +33,7 @@ def measure(snapshots: str, protocol: Protocol, scores: Sequence[str], baselines
         until=opened.num_steps if protocol.whole_log else max(units),
         settings={
             "protocol": protocol.name,
-            "baselines": sorted(compared),
+            "baselines": dict(compared) if isinstance(compared, Mapping) else sorted(compared),
             **protocol_record(protocol),
             "scores": list(map(opened.layout.relative, scores)),
         },

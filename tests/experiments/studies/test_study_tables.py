@@ -206,7 +206,7 @@ def test_the_forecaster_has_its_gain_over_the_one_without_vectors():
         datasets=(),
         protocols=("prequential",),
         paper={},
-        reference=first,
+        compared={second: first},
     )
     about = {"dataset": "uci", "protocol": "prequential", "slice": "known", "metric": "mrr", "family": "mixed"}
     about |= {"seed": 0, "low": 0.3, "high": 0.5}
@@ -221,3 +221,23 @@ def test_the_forecaster_has_its_gain_over_the_one_without_vectors():
     assert one["difference to Forecaster without vectors"] == ""
     assert other["difference to Forecaster without vectors"] == "+0.050 [-0.010, +0.110]"
     assert other["MRR"] == "0.450 [0.300, 0.500]"
+
+
+def test_rows_that_are_compared_with_different_ones_name_them():
+    compared = {"Whole": "Whole", "Part": "Whole", "Part, noise": "Part"}
+    study = Study(sentence="", rows=dict.fromkeys([*compared, "Alone"]), datasets=(), paper={}, compared=compared)
+    gain = {"difference": -0.02, "difference_low": -0.05, "difference_high": 0.01}
+    about = {**ABOUT, "seed": 0, "step": "macro", "value": 0.9}
+    rows = [{**about, "method": method} | (gain if "Part" in method else {}) for method in study.rows]
+    (made,) = study_tables("parts", study, framed([*rows, {**rows[0], "step": "5"}]), "uci", Setup())
+    cells = [(row["difference to a row"], row["that row"]) for row in made.text().to_dicts()]
+    assert cells == [("", ""), ("-2.00 [-5.00, +1.00]", "Whole"), ("-2.00 [-5.00, +1.00]", "Part"), ("", "")]
+
+
+def test_each_part_of_dyformer_is_compared_with_the_model_that_has_one_part_more():
+    assert STUDIES["encodings"].compared["DyFormer, no encoding"] == "DyFormer"
+    assert STUDIES["encodings"].compared["Published DyFormer, no encoding"] == "DyFormer (as published)"
+    assert STUDIES["noise"].compared["DyFormer, 1 hop, 10 % noise"] == "DyFormer, 1 hop"
+    assert STUDIES["noise"].compared["Published DyFormer, 1 hop"] == "Published DyFormer, one tower"
+    for study in STUDIES.values():
+        assert {*study.compared, *study.compared.values()} <= set(study.rows)
