@@ -328,7 +328,7 @@ STUDIES: dict[str, Study] = {
         paper={"all": HOPS},
     ),
     "noise": _study_of_parts(
-        "the same with 10, 20 and 50 % noise: full attention, and within 1 hop",
+        "DyFormer, as published and by default, with one tower and up to 50 % noise: full attention, and within 1 hop",
         {
             f"{attention}{noise and f', {noise} % noise'}": f"{name}, {noise}%" if noise else None
             for attention, name in (("one tower", "Full attention"), ("1 hop", "1-hop attention"))
