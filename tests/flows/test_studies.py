@@ -253,6 +253,18 @@ def test_an_experiment_killed_at_random_and_finished_equals_one_run(
     assert finished.files == once.files
 
 
+def test_rows_compared_with_others_are_measured_anew(store: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)  # plots of every benchmark
+    rows = ["L3", "Adamic-Adar", "Shortest path"]
+    for other in rows[1:]:
+        study = Study(sentence="", rows=dict.fromkeys(rows), datasets=("mylog",), paper={}, compared={"L3": other})
+        monkeypatch.setitem(STUDIES, "toy", study)
+        tables = run_study("toy", {"mylog": {}}, {"mylog": Experiment()}, "5-6").tables
+        assert tables
+        for table in tables:
+            check_differences(table, study.compared)
+
+
 def test_an_unknown_experiment_is_refused_with_the_known_names():
     with pytest.raises(ValueError, match="links, steps"):
         study_of("link")
