@@ -35,18 +35,18 @@ MAX_EMPTY = 5  # files without a row that a message names
 LEAST_RECORDS = 0.05  # of the JSON lines have a key that may be a column
 
 FOREIGN = {
-    b"SQLite format 3\0": "an SQLite database",
-    b"PARE": "an encrypted Parquet file",
-    b"ARROW1\0": "an Arrow IPC file",
-    b"Obj\x01": "an Avro file",
-    b"\x89HDF": "an HDF5 file",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook",
-    b"%PDF-": "a PDF document",
-    b"<!doctype": "a web page",
-    b"<html": "a web page",
-    b"<?xml": "an XML document",
-    b"version https://git-lfs": "a Git LFS pointer instead of the log (get it with `git lfs pull`)",
+    rb"SQLite format 3\0": "an SQLite database",
+    rb"PARE.{3}\0": "an encrypted Parquet file",  # after the mark a length below 2^24, which "parent" is not
+    rb"ARROW1\0": "an Arrow IPC file",
+    rb"Obj\x01": "an Avro file",
+    rb"\x89HDF": "an HDF5 file",
+    rb"\xd0\xcf\x11\xe0": "an Excel workbook",
+    rb"%PDF-": "a PDF document",
+    rb"(?i)\s*<(!doctype|html)": "a web page",
+    rb"(?i)\s*<\?xml": "an XML document",
+    rb"version https://git-lfs": "a Git LFS pointer instead of the log (get it with `git lfs pull`)",
 }
+"""Patterns of how files of other formats begin."""
 CONTROL = bytes([0, *range(4, 9), *range(14, 27)])  # without those that separate fields or color a terminal
 
 Row = list[str]
@@ -147,8 +147,8 @@ def check_text(start: bytes, file: str) -> None:
     even, odd = start[0::2].count(0), start[1::2].count(0)
     if half > 1 and max(even, odd) > 0.7 * half > 0.1 * half > min(even, odd):
         raise DamagedLog(f"{file} looks like UTF-16 text: convert it to UTF-8 (iconv -f UTF-16LE -t UTF-8)")
-    text = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
-    kinds = [kind for magic, kind in FOREIGN.items() if text.startswith(magic.lower())]
+    text = start.removeprefix(codecs.BOM_UTF8)
+    kinds = [kind for pattern, kind in FOREIGN.items() if re.match(pattern, text, re.DOTALL)]
     if not kinds and _num_control(start) > max(FEW_CONTROL, MAX_CONTROL * len(start)):
         lines = [line for line in start.split(b"\n") if line.strip()]
         if sum(map(_is_text, lines)) <= MAX_TEXT_LINES * len(lines):  # else these are bad rows among good ones

@@ -345,6 +345,7 @@ CASES: dict[str, Case] = {
     # ---- files that are no log
     "random bytes": refused(BINARY, DamagedLog, "a binary file", "delimited text, JSON lines or Parquet"),
     "a web page": refused("\n<!DOCTYPE html><html>404</html>", DamagedLog, "a web page"),
+    "an encrypted Parquet file": refused(b"PARE\x2e\x01\0\0" + bytes(500), DamagedLog, "an encrypted Parquet file"),
     "an SQLite database": refused(b"SQLite format 3\0" + bytes(500), DamagedLog, "an SQLite database"),
     "an Arrow file": refused(b"ARROW1\0\0" + bytes(500), DamagedLog, "an Arrow IPC file"),
     "zeros": refused(bytes(5000), DamagedLog, "a binary file"),

@@ -177,6 +177,15 @@ def test_refusals_name_the_fault_the_line_and_the_remedy(text, declared, error, 
         read(text, **declared)
 
 
+@pytest.mark.parametrize(
+    ("first", "declared"),
+    [("parent,child,time", {"source": "parent", "target": "child"}), ("PARENT;CHILD;TIME", {}), ("Paredes,Bo,1", {})],
+)
+def test_a_log_that_begins_like_the_mark_of_another_format_is_read(first, declared):
+    separator = ";" if ";" in first else ","
+    assert read(f"{first}\na{separator}b{separator}1\nb{separator}a{separator}2\n", **declared).num_accepted >= 2
+
+
 @pytest.mark.parametrize("empty", ["", "% only\n", "source,target,t\n", parquet(pl.DataFrame({"source": []}))])
 def test_files_without_a_row_are_passed_over_in_any_order(empty):
     assert sniff_plan(raw(empty, GOOD)).columns == sniff_plan(raw(GOOD, empty)).columns
