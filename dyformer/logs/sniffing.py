@@ -21,6 +21,7 @@ from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import DAY_PATTERN, MICROSECONDS, are_since_epoch, read_times, unit_of
 
 SPREADSHEET_DAYS = (30_000, 60_000)  # days since 1899-12-30: the years 1982 to 2064
+FAR_YEAR = 1_000_000  # beyond it a message has no year
 YEAR_MICROSECONDS = 365.2425 * 86_400 * 1_000_000
 
 
@@ -221,8 +222,9 @@ def _unit_of_counts(texts: list[str], table: Table) -> TimeUnit:
         )
     year = 1970 + sorted(counts)[len(counts) // 2] * MICROSECONDS.get(unit, 0.001) / YEAR_MICROSECONDS
     if unit != "step" and year >= datetime.now(UTC).year + 2:
+        far = f"in {int(year)}" if year < FAR_YEAR else f"after {FAR_YEAR:,}"  # the float may be infinite
         raise AmbiguousLog(
-            f"{table.where}: the times, such as {shortened(texts[0])}, are after next year (in {int(year)}) if they are"
+            f"{table.where}: the times, such as {shortened(texts[0])}, are after next year ({far}) if they are"
             f" {UNIT_NAMES[unit]}; choose another unit or column with `time_unit` and `time`, or insist with"
             f' `time_unit="{unit}"`'
         )

@@ -232,6 +232,7 @@ def test_numbers_of_eight_digits_that_are_no_dates_are_steps(times: tuple[str, .
         (("44000.25", "44001.5", "44002.75"), r"may count seconds, or days of a spreadsheet.*`time_unit=\"s\"`"),
         (("2020010100", "2020010123", "2020010212"), r"after next year \(in 2034\).*`time_unit`"),  # YYYYMMDDHH
         (("99999999990", "99999999991"), r"after next year \(in 5138\) if they are seconds"),
+        (("1e400", "1e400"), r"'1e400', are after next year \(after 1,000,000\) if they are nano"),
         (("20990101000061", "20990101000062"), r"after next year \(in 2635\) if they are milliseconds"),
     ],
 )
