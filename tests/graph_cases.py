@@ -60,15 +60,17 @@ def dense_union(union: TemporalUnionGraph) -> np.ndarray:
 def pushed_rows(adjacency_NN: sparse.csr_array, node_B: np.ndarray, teleport: float, epsilon: float) -> np.ndarray:
     """PageRank rows [B, N] by forward push (Andersen, Chung and Lang 2006), in dense arrays.
 
-    All residuals of at least `epsilon` times the degree are pushed at once until none is left; a remaining residual
-    counts with the teleport probability.
+    The row's node is pushed, then all residuals of at least `epsilon` times the degree at once until none is left; a
+    remaining residual counts with the teleport probability.
     """
     dense_NN = adjacency_NN.toarray()
     degree_N = np.maximum(dense_NN.sum(axis=1), 1)
     residual_BN = np.eye(len(degree_N))[node_B]
     score_BN = np.zeros_like(residual_BN)
-    while (is_large_BN := residual_BN >= epsilon * degree_N).any():
+    is_large_BN = residual_BN > 0
+    while is_large_BN.any():
         pushed_BN = np.where(is_large_BN, residual_BN, 0)
         score_BN += teleport * pushed_BN
         residual_BN = np.where(is_large_BN, 0, residual_BN) + (1 - teleport) * (pushed_BN / degree_N) @ dense_NN
+        is_large_BN = residual_BN >= epsilon * degree_N
     return score_BN + teleport * residual_BN

@@ -262,8 +262,9 @@ def _solved(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: flo
 def _pushed(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: float) -> Best:
     """Give the best of the rows by forward push (Andersen, Chung and Lang 2006).
 
-    All residuals of at least EPSILON times the degree are pushed at once until none is left. A remaining residual is
-    scored with the teleport probability, so the error at a node is at most EPSILON times its degree.
+    The row's node is pushed, then all residuals of at least EPSILON times the degree at once until none is left. A
+    remaining residual is scored with the teleport probability, so the error at a node is at most EPSILON times its
+    degree.
     """
     graph = hub_first_graph(union)
     threshold_N = EPSILON * np.maximum(np.diff(graph.lists[0]), 1)

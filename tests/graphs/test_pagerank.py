@@ -208,11 +208,22 @@ def test_pushed_rows_stay_within_epsilon_times_the_degree():
 def test_a_remaining_residual_counts_with_the_teleport_probability(monkeypatch):
     union = named_union("path")
     everyone = np.arange(union.num_nodes)
-    assert_allclose(pushed_rows(union.adjacency, everyone, 0.15, 2), 0.15 * np.eye(union.num_nodes))
+    walk_NN = dense_union(union) / np.maximum(union.degree, 1)[:, None]
+    expected_NN = 0.15 * (np.eye(union.num_nodes) + 0.85 * walk_NN)  # no residual reaches 2 times a degree
+    assert_allclose(pushed_rows(union.adjacency, everyone, 0.15, 2), expected_NN)
     monkeypatch.setattr(pagerank, "TABLE_NODES", 0)
     monkeypatch.setattr(pagerank, "EPSILON", 0.45)  # an end of the path is pushed once, and its neighbour never
     table = pagerank_table(union, top_k=3, nodes=np.array([0]))
     assert table.rows() == [(0, 1, pytest.approx(0.15 * 0.85), 1)]
+
+
+def test_a_node_with_more_neighbours_than_a_push_reaches_has_its_row(monkeypatch):
+    monkeypatch.setattr(pagerank, "TABLE_NODES", 0)
+    monkeypatch.setattr(pagerank, "EPSILON", 0.3)  # 4 x 0.3 is more than the hub has at first
+    star = build_union_graph(toy_graph([(0, 1), (0, 2), (0, 3), (0, 4)]), until=1)
+    table = pagerank_table(star, top_k=3, nodes=np.array([0]))
+    score = pytest.approx(0.15 * 0.85 / 4)
+    assert table.rows() == [(0, 1, score, 1), (0, 2, score, 2), (0, 3, score, 3)]
 
 
 def table_graphs(num_graphs: int, *, seed: int):
@@ -233,7 +244,7 @@ def test_the_parts_of_a_table_are_the_whole(table_nodes, monkeypatch):
         assert_frame_equal(pl.concat(parts), whole, check_exact=True)
 
 
-@pytest.mark.parametrize("epsilon", [1e-4, 1e-2, 0.1])
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-2, 0.1, 0.4])
 def test_pushed_tables_hold_the_best_of_the_rows_of_a_dense_push(epsilon, monkeypatch):
     monkeypatch.setattr(pagerank, "TABLE_NODES", 0)
     monkeypatch.setattr(pagerank, "EPSILON", epsilon)

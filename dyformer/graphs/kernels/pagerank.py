@@ -168,11 +168,11 @@ def best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
 
 @njit(nogil=True, cache=True)
 def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport):
-    """Push all residuals above their node's threshold at once, and repeat until there is none."""
+    """Push the first node, then all residuals that reach their node's threshold at once, until there is none."""
     front_N, next_N, pushed_N = fronts
     indptr_N1, neighbor_M = slots
-    num_touched, num_front = 1, 1 if residual_N[touched_N[0]] >= threshold_N[touched_N[0]] else 0
-    front_N[0] = touched_N[0]
+    num_touched, num_front = 1, 1
+    front_N[0] = touched_N[0]  # in any case: the threshold of a node with very many neighbours is above 1
     while num_front:
         for entry in range(num_front):
             node = front_N[entry]
