@@ -36,7 +36,7 @@ def read_moment(written: str | float, unit: TimeUnit) -> int:
         raise UnreadableMoment(f"the time {text[:40]!r}: expected a date such as 2024-03-01T10:00:00Z, as the log has")
     if count is not None and not is_small:
         raise UnreadableMoment(f"the time {text[:40]!r}: expected a finite number in the unit {unit!r} of the log")
-    time = _of_date(text, unit) if count is None else int(count * MICROSECONDS_OF[unit])
+    time = _of_date(text, unit) if count is None else _of_count(count, unit)
     if not RANGE[0] <= time < RANGE[1]:
         counted = "" if count is None else f", and numbers in the unit {unit!r} of the log"
         raise UnreadableMoment(
@@ -51,6 +51,13 @@ def expected_times(unit: TimeUnit) -> str:
         return "which are integer steps"
     counted = f", or as numbers in its unit {unit!r}" if unit in MICROSECONDS_OF else ""
     return f"as dates such as 2024-03-01T10:00:00Z{counted}"
+
+
+def _of_count(count: Decimal, unit: TimeUnit) -> int:
+    """Give the microseconds of a count; fractions are rounded as `validation` rounds those of a log, in floats."""
+    if unit == "ns" or count == int(count):
+        return int(count * MICROSECONDS_OF[unit])
+    return round(float(count) * float(MICROSECONDS_OF[unit]))
 
 
 def _of_date(text: str, unit: TimeUnit) -> int:

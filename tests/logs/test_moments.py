@@ -1,8 +1,11 @@
 """Claims about times as users write them: exact, in the unit of the log, and refused by name where they do not fit."""
 
+import numpy as np
+import polars as pl
 import pytest
 
 from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
+from dyformer.logs.validation import read_times
 
 SECOND = 1_700_000_000
 
@@ -25,6 +28,15 @@ SECOND = 1_700_000_000
 )
 def test_times_are_read_exactly(written, unit, time):
     assert read_moment(written, unit) == time
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_count_is_read_as_in_a_log(unit):
+    whole = SECOND * {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
+    generator = np.random.default_rng(3)
+    fractions = [0.5, 0.1234567, 0.1234565, 0.9999999, *generator.random(200)]
+    counts = [str(whole), *(str(whole + fraction) for fraction in fractions), *(f"{n}.5" for n in range(4)), "1e3"]
+    assert [read_moment(count, unit) for count in counts] == read_times(pl.Series(counts), unit)["time"].to_list()
 
 
 @pytest.mark.parametrize(
