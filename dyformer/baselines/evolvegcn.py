@@ -168,8 +168,11 @@ class EvolvingWeight(nn.Module):
 def summary(input_NI: Tensor, scorer_I: Tensor, num_columns: int) -> Tensor:
     """Give the `num_columns` nodes with the best scores as columns [I, O], each times the tanh of its score.
 
-    The score of x is x . p / |p| (section 3.4 of the article). Of fewer nodes the last one is repeated.
+    The score of x is x . p / |p| (section 3.4 of the article). Of fewer nodes the last one is repeated. Without
+    nodes, as before the first event that a trim leaves, the columns are 0.
     """
+    if not len(input_NI):
+        return input_NI.new_zeros(len(scorer_I), num_columns)
     score_N = input_NI @ scorer_I / scorer_I.norm()
     best_O = score_N.topk(min(num_columns, len(score_N))).indices
     best_O = torch.cat([best_O, best_O[-1:].expand(num_columns - len(best_O))])

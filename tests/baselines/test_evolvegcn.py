@@ -60,6 +60,14 @@ def test_the_matrix_gru_is_a_gru_of_each_column_with_a_bias_of_its_own():
         np.testing.assert_allclose(found[:, column], (1 - update) * h + update * candidate, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("evolution", ["O", "H"])
+def test_a_history_may_begin_with_steps_without_nodes(evolution):
+    graph = prepare_graph(toy_graph([], [(0, 2)], [(0, 1), (1, 2)]), until=3, config=GraphConfig())
+    vector_ND = EvolveGCN(evolution=evolution, width=6, epochs=2).fit(graph, seed=0)(np.arange(3))
+    assert np.isfinite(vector_ND).all()
+    assert len(np.unique(vector_ND, axis=0)) == 3
+
+
 def test_the_summary_has_the_best_nodes_each_times_the_tanh_of_its_score():
     input_NI = np.array([[1.0, 0.0], [3.0, 1.0], [-2.0, 4.0], [2.0, 2.0]])
     scorer_I = np.array([3.0, 4.0])
