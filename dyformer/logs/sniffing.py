@@ -181,7 +181,7 @@ def _time_by_value(table: Table, roles: dict[str, int]) -> int:
         if len(candidates) == 1:
             return candidates[0]
     if not like and not numbers:
-        example = table.rows[0][-1]
+        example = table.rows[:2][-1][-1]  # the second row's, as the first one may name the columns
         raise UnreadableTime(
             f"{table.where}: no column holds a time (last column: {shortened(example)}); write ISO 8601, a count since"
             " the epoch or an integer step, or name the column with `time` and its unit with `time_unit`"

@@ -153,6 +153,7 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
         ),
         ("a,b,soon\nc,d,later\n", {"time": 2}, UnreadableTime, r"the time 'soon' is neither"),
         ("a,b,c\nd,e,f\n", {"has_header": False}, UnreadableTime, r"no column holds a time.*`time`"),
+        ("a,b,time\nc,d,May 2024\n", {}, UnreadableTime, r"no column holds a time \(last column: 'May 2024'\)"),
         (GOOD, {"time_unit": "iso"}, UnreadableTime, r"no time of part-0.log can be read as iso.*`time_unit`"),
         (
             f",b,{EPOCH}\nc,,{EPOCH}\n",
