@@ -111,7 +111,7 @@ def step_curve(
         time_T = _times(line["step"], starts)
         axes.plot(time_T, line["value"], marker="o", markersize=4, **style)
         if style["zorder"] > QUIET + 1:
-            low, high = (line[end].to_list() for end in ("low", "high"))
+            low, high = (line[end].to_numpy() for end in ("low", "high"))  # of a list, None would be refused
             axes.fill_between(time_T, low, high, color=style["color"], alpha=0.15, linewidth=0)
     _name_times(axes, "predicted step", None if starts is None else _times(rows["step"], starts))
     _finish(axes, rows, metric, slice_name, reverse=True, below=True)  # the best line is drawn last
@@ -205,9 +205,8 @@ def precision_curve(metrics: pl.DataFrame) -> Figure:
         line = _over_seeds(rows.filter(method=method), "k").sort("k")
         axes.plot(line["k"], line["value"], marker="o", markersize=4, **style)
         if style["zorder"] > QUIET + 1:
-            axes.fill_between(
-                line["k"].to_list(), line["low"].to_list(), line["high"].to_list(), color=style["color"], alpha=0.15
-            )
+            low, high = (line[end].to_numpy() for end in ("low", "high"))
+            axes.fill_between(line["k"], low, high, color=style["color"], alpha=0.15)
     axes.set_xlabel("k best partners of a node")
     axes.set_xticks(rows["k"].unique().sort().to_list())
     _finish(axes, rows, "precision_at_k", KNOWN, reverse=True)
@@ -457,7 +456,7 @@ def ledger_curve(rows: pl.DataFrame) -> Figure:
     figure, axes = empty_axes(8.5, 3.6)
     is_dated = rows["valid_from"].null_count() == 0
     time_T = rows["valid_from" if is_dated else "step"].to_list()
-    low_T, high_T = (rows[f"precision_at_10_{end}"].cast(pl.Float64).to_list() for end in ("low", "high"))
+    low_T, high_T = (rows[f"precision_at_10_{end}"].cast(pl.Float64).to_numpy() for end in ("low", "high"))
     axes.plot(time_T, rows["precision_at_10"], label="pairs that came", **neutral_style(0))
     axes.fill_between(time_T, low_T, high_T, color=NEUTRAL[0], alpha=0.15, linewidth=0)
     axes.plot(time_T, rows["probability"], label="mean probability", **neutral_style(1))

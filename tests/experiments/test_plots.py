@@ -326,6 +326,19 @@ def outcomes() -> pl.DataFrame:
     )
 
 
+def test_values_without_an_interval_are_drawn_without_a_band() -> None:
+    none = pl.lit(None, pl.Float64)
+    figure = step_curve(metric_rows().with_columns(low=none, high=none))  # as the AUC by family of negatives
+    assert_draws(figure)
+    assert [band.get_paths() for band in figure.axes[0].collections] == [[], []]
+    is_first = pl.col("step") == 4
+    ends = ("precision_at_10_low", "precision_at_10_high")
+    figure = ledger_curve(outcomes().with_columns(pl.when(~is_first).then(pl.col(end)).alias(end) for end in ends))
+    assert_draws(figure)
+    [path] = figure.axes[0].collections[0].get_paths()
+    assert {x for x, _ in path.vertices.tolist()} == {5, 7}  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_outcomes_have_the_pairs_that_came_with_their_interval_and_the_mean_probability() -> None:
     figure = ledger_curve(outcomes())
     assert_draws(figure)
