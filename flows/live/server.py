@@ -275,9 +275,11 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
 
     @app.get("/health")
     def health() -> JSONResponse:
-        """Give 200 while the store can be read, else 503; needs no login."""
+        """Give 200 while looks at the store succeed, else 503; needs no login."""
         is_well = service.problem is None
-        return JSONResponse({"status": "ok" if is_well else "the store cannot be read"}, 200 if is_well else 503)
+        return JSONResponse(
+            {"status": "ok" if is_well else "the newest look at the store failed"}, 200 if is_well else 503
+        )
 
     @app.get("/metrics")
     def prometheus() -> PlainTextResponse:
