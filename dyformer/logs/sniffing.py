@@ -128,8 +128,13 @@ def _add_named(table: Table, roles: dict[str, int]) -> None:
                 " choose with `source` and `target`"
             )
         roles.update(zip(("source", "target"), next(iter(pairs), ()), strict=False))
-    for role, usual in (("time", TIMES), ("weight", WEIGHTS), ("label", LABELS)):
-        _add_one(table, roles, role, named(usual))
+    _add_one(table, roles, "time", named(TIMES))
+    for role, usual in (("weight", WEIGHTS), ("label", LABELS)):  # texts, as of an edge list of Gephi, are neither
+        _add_one(table, roles, role, [at for at in named(usual) if mostly(table.column(at), _is_number_or_missing)])
+
+
+def _is_number_or_missing(text: str) -> bool:
+    return text.lower() in ("", "nan") or is_number(text)
 
 
 def _named(table: Table, at: int) -> str:

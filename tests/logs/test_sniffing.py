@@ -67,6 +67,18 @@ def test_usual_names_of_the_two_ends_are_found_in_any_spelling(header):
     assert texts(result, "source", "target").rows() == [("a", "b"), ("b", "c")]
 
 
+@pytest.mark.parametrize("role", ["label", "weight"])
+@pytest.mark.parametrize(
+    ("values", "is_read"),
+    [(["friend", "pet", "7"], False), (["true", "false", "true"], False), (["1", "", "nan"], True), ([""] * 3, True)],
+)
+def test_a_column_of_texts_is_neither_weight_nor_label_whatever_its_name(role, values, is_read):
+    rows = "".join(f"{i},{i + 1},Directed,{value},{EPOCH + i}\n" for i, value in enumerate(values))
+    text = f"Source,Target,Type,{role.title()},timestamp\n{rows}"
+    assert sniff_plan(raw(text)).columns.by_role().get(role) == (role.title() if is_read else None)
+    assert is_read or read(text).num_accepted == 3
+
+
 def test_names_that_are_spelt_alike_are_both_offered():
     with pytest.raises(AmbiguousLog, match=r"user_id and item; userId and item.*`source`"):
         read(f"user_id,userId,item,time\n1,2,3,{EPOCH}\n")
