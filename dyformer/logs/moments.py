@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 
 from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit
+from dyformer.logs.validation import compact_date
 
 MICROSECONDS_OF = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
 LARGEST = 1 << 62  # count of a unit, or step
@@ -18,12 +19,12 @@ class UnreadableMoment(ValueError):
 def read_moment(written: str | float, unit: TimeUnit) -> int:
     """Read a time of a log: a date of ISO 8601 (in UTC if it has no zone), or a count in the unit of the log.
 
-    Raises UnreadableMoment for a date in a log with integer steps, a count in one with dates, or a year before 1678 or
-    after 2261.
+    In a log with dates of ISO 8601, one of digits alone such as 20240301 is a date, too. Raises UnreadableMoment for a
+    date in a log with integer steps, a count in one with dates, or a year before 1678 or after 2261.
     """
     text = str(written).strip()
     try:
-        count = Decimal(text)
+        count = None if unit == "iso" and compact_date(text) else Decimal(text)
     except InvalidOperation:
         count = None
     # A comparison, because arithmetic on 1e999999999 overflows, and an integer of it would fill the memory.
@@ -62,7 +63,7 @@ def _of_count(count: Decimal, unit: TimeUnit) -> int:
 
 def _of_date(text: str, unit: TimeUnit) -> int:
     try:
-        date = datetime.fromisoformat(text)
+        date = compact_date(text) or datetime.fromisoformat(text)
     except ValueError:
         counted = f", or a number in the unit {unit!r} of the log" if unit in MICROSECONDS_OF else ""
         raise UnreadableMoment(

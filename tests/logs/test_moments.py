@@ -30,6 +30,14 @@ def test_times_are_read_exactly(written, unit, time):
     assert read_moment(written, unit) == time
 
 
+def test_a_date_of_digits_alone_is_read_as_in_a_log_of_dates():
+    dates = ["20231114", "202311142213", "20231114221320", "20231114T221320Z"]
+    assert [read_moment(date, "iso") for date in dates] == read_times(pl.Series(dates), "iso")["time"].to_list()
+    assert read_moment(20231114, "iso") == read_moment("2023-11-14", "iso")
+    assert read_moment("20231114", "s") == 20_231_114_000_000
+    assert read_moment("20231114", "step") == 20_231_114
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_a_count_is_read_as_in_a_log(unit):
     whole = SECOND * {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
