@@ -8,6 +8,7 @@ C candidates
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -135,16 +136,20 @@ def pushed_scores(
 ) -> Scores:
     """Give the approximate joint scores of the nodes that mass pushed from the targets reaches.
 
-    In each round all nodes push at once whose mass for each neighbour is at least the threshold. The mass that is left
-    after the last round is spread over the targets' components by degree, as an endless walk would spread it. The
-    scores of the best `num_candidates` nodes are then computed anew from all their neighbours; these nodes come first,
-    by number. Raises ValueError for a teleport outside 0..1 and for no targets.
+    In each round all nodes push at once whose mass for each neighbour is at least the threshold. Where no target has so
+    much, all nodes with mass push. The mass that is left after the last round is spread over the targets' components by
+    degree, as an endless walk would spread it. The scores of the best `num_candidates` nodes are then computed anew
+    from all their neighbours; these nodes come first, by number. Raises ValueError for a teleport outside 0..1 and for
+    no targets.
     """
     _check_joint(targets_G, teleport)
     graph = hub_first_graph(union)
-    number_A, score_A, slot_N, rest_K = kernels.push_rounds(
-        graph.lists, graph.num_slots_K, graph.number_N[targets_G], push.weights(teleport), push.threshold, teleport
+    pushed_at = partial(
+        kernels.push_rounds, graph.lists, graph.num_slots_K, graph.number_N[targets_G], push.weights(teleport)
     )
+    number_A, score_A, slot_N, rest_K = pushed_at(push.threshold, teleport)
+    if not len(number_A):  # each target has too many neighbours for its mass, or none at all
+        number_A, score_A, slot_N, rest_K = pushed_at(0.0, teleport)
     best_C = _best(score_A, num_candidates, 0)
     best_C = best_C[np.argsort(graph.node_N[number_A[best_C]])]
     score_C = kernels.pull_once(graph.lists, number_A[best_C], slot_N, rest_K, teleport)

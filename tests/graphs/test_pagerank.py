@@ -336,11 +336,14 @@ def dense_push(union, targets, rounds: int, threshold: float, teleport: float) -
     """Scores of all nodes [N] by the push's own rules, before the last pull, in dense arrays of one component."""
     adjacency_NN, degree_N = dense_union(union), np.maximum(union.degree, 1)
     mass_N = np.bincount(targets, minlength=union.num_nodes) / len(targets)
-    score_N = np.zeros(union.num_nodes)
+    score_N, has_pushed = np.zeros(union.num_nodes), threshold == 0
     for weight in Push(rounds=rounds, threshold=threshold).weights(teleport):
         pushed_N = np.where(np.abs(weight * mass_N) / degree_N >= threshold, weight * mass_N, 0)
+        has_pushed |= bool(pushed_N.any())
         score_N += teleport * pushed_N
         mass_N += (1 - teleport) * adjacency_NN @ (pushed_N / degree_N) - pushed_N
+    if not has_pushed:
+        return dense_push(union, targets, rounds, 0, teleport)
     score_N += teleport * mass_N
     return score_N + (1 - teleport) * mass_N.sum() * union.degree / union.degree.sum()
 
@@ -420,6 +423,18 @@ def test_a_push_stays_in_the_components_of_its_targets(monkeypatch):
     drawn = joint_context(union, np.array([3_000]), num_context=5, generator=np.random.default_rng(0))
     assert sorted(drawn.tolist()) == [3_001, 3_002]
     assert joint_context(union, np.array([0]), num_context=0).tolist() == []
+
+
+def test_targets_with_too_many_neighbours_for_their_mass_have_a_context(monkeypatch):
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
+    edges = [(hub, 3 + hub * 40 + leaf) for hub in range(3) for leaf in range(40)] + [(0, 1), (1, 2)]
+    union = build_union_graph(toy_graph(edges), until=1)
+    targets, push = np.arange(3), Push(threshold=0.05)  # each has 1/3 of the mass, for some 40 neighbours
+    context = joint_context(union, targets, num_context=200, push=push)
+    assert sorted(context.tolist()) == list(range(3, 123))
+    score_N = iterated_scores(union, targets)
+    found = pushed_scores(union, targets, 200, push=push)
+    assert_allclose(found.score_A, score_N[found.node_A], rtol=0.25)
 
 
 def test_a_drawn_view_follows_the_pushed_scores(monkeypatch):
