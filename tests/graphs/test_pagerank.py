@@ -425,6 +425,23 @@ def test_a_push_stays_in_the_components_of_its_targets(monkeypatch):
     assert joint_context(union, np.array([0]), num_context=0).tolist() == []
 
 
+@pytest.mark.parametrize(
+    ("edges", "targets", "rounds", "context"),
+    [
+        ([(0, 1)], [0], 4, [1]),
+        ([(0, 1), (1, 2)], [1], 4, [0, 2]),
+        ([(2 * pair, 2 * pair + 1) for pair in range(64)], range(0, 128, 2), 4, range(1, 128, 2)),
+        ([(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3)], [0, 3], 6, [1, 2, 4, 5]),
+    ],
+)
+def test_nodes_whose_masses_cancel_are_in_the_context(monkeypatch, edges, targets, rounds, context):
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
+    union, targets, push = build_union_graph(toy_graph(edges), until=1), np.array(targets), Push(rounds=rounds)
+    assert sorted(joint_context(union, targets, num_context=200, push=push).tolist()) == list(context)
+    found = pushed_scores(union, targets, 200, push=push)
+    assert_allclose(found.score_A, iterated_scores(union, targets)[found.node_A], rtol=0.25)
+
+
 def test_targets_with_too_many_neighbours_for_their_mass_have_a_context(monkeypatch):
     monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
     edges = [(hub, 3 + hub * 40 + leaf) for hub in range(3) for leaf in range(40)] + [(0, 1), (1, 2)]

@@ -107,16 +107,27 @@ def push_rounds(lists, num_slots_J, target_G, weight_R, threshold, teleport):
         for entry in range(num_front):
             for slot in range(indptr_N1[front_N[entry]], indptr_N1[front_N[entry] + 1]):
                 mass_N[neighbor_M[slot]] += sent_N[entry]
+    is_target_N = np.zeros(len(component_N), np.bool_)
     for target in target_G:
         score_N[target] += teleport * mass_N[target] / _degree(indptr_N1, target)
-        mass_N[target] = 0.0
-    num_front = _front(indptr_N1, mass_N, front_N, 0.0)
+        mass_N[target], is_target_N[target] = 0.0, True
+    num_front = _others(is_target_N, mass_N, score_N, front_N)
     rest_J = (1 - teleport) * mass_J / np.maximum(num_slots_J, 1)
     for entry in range(num_front):
         node = front_N[entry]
         score_N[node] += teleport * mass_N[node] / _degree(indptr_N1, node)
         sent_N[entry] = (score_N[node] + rest_J[component_N[node]]) * _degree(indptr_N1, node)
     return front_N[:num_front].copy(), sent_N[:num_front].copy(), score_N, rest_J
+
+
+@njit
+def _others(is_target_N, mass_N, score_N, front_N):
+    """List the nodes reached that are no targets; give their number."""
+    num_front = 0
+    for node in range(len(mass_N)):  # as in `_front`; masses of both signs may cancel where a score is left
+        front_N[num_front] = node
+        num_front += ~is_target_N[node] & ((mass_N[node] != 0.0) | (score_N[node] != 0.0))
+    return num_front
 
 
 @njit
