@@ -54,6 +54,11 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
                 f"one id space, as neither the columns' names nor a KONECT header name two; but no source of the first"
                 f" {len(table.rows):,} rows is a target, too: if user 7 and item 7 are two nodes, pass `bipartite=True`"
             )
+    directed = declared.directed
+    if directed is None:
+        directed = not table.konect.startswith("sym")
+        if not directed:
+            notes.append("undirected, from the KONECT header; if the order of the ends matters, pass `directed=True`")
     if declared.time_unit is None:
         notes.append(f"time unit {unit}, from {table.column(roles['time'])[0]!r} in {table.where}")
     open_end = table.has_header and len(table.names) < table.num_fields
@@ -67,7 +72,7 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
         min_fields=len(table.names) if table.names else table.num_fields,
         max_fields=None if open_end or table.format != "delimited" else table.num_fields,
         bipartite=bipartite,
-        directed=declared.directed if declared.directed is not None else True,
+        directed=directed,
         comment_marks=declared.comment_marks,
         since_epoch=roles["time"] not in table.clock_columns and are_since_epoch(table.column(roles["time"]), unit),
         notes=tuple(notes),

@@ -98,6 +98,7 @@ def ingest_log(
             with _named_if_empty(show, is_new=not stored):
                 plan, results = _read_fresh(layout, dataset, fresh, declared, reading, show, database)
                 declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
+                declared = declared if plan.directed else replace(declared, directed=False)
         if received:
             results |= _read_received(received, declared, show, database, len(results))
         check_repeats(layout, dataset, results, {content.sha256 for content in received}, reading, show)
@@ -231,6 +232,8 @@ def _read_fresh(
     with exact_files(fresh) as files:
         for line in known_form(dataset, reading):  # before an error of a file that has another form
             show(line)
+        if declared.directed is None and declaration(layout, dataset):  # which the header of a later file leaves
+            declared = replace(declared, directed=True)
         plan = sniff_plan(list(files.values()), declared)
         show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
         results = read_files(files, plan, reading, database)

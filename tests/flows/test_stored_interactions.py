@@ -66,6 +66,19 @@ def test_graphs_are_directed_unless_declared_otherwise(
     assert prefix(graph, 2).directed is directed
 
 
+@pytest.mark.parametrize("kinds", [("sym", ""), ("", "sym"), ("asym", "sym")])
+def test_the_konect_header_of_the_first_file_says_whether_a_log_is_directed(
+    kinds: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    for number, kind in enumerate(kinds):
+        log = tmp_path / f"{number}.txt"
+        rows = [f"{row % 7} {row % 5 + 1} 1 {10**9 + 100 * number + row}" for row in range(60)]
+        log.write_text("\n".join([*([f"% {kind} unweighted"] if kind else []), *rows, ""]))
+        ingest_log("mine", {"log": [str(log)], "time_unit": "s", "window": "20s"}, show=lambda text: None)
+        assert open_snapshots(make_snapshots("mine")).directed is (kinds[0] != "sym")
+
+
 def test_a_process_reads_snapshots_and_their_rows_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     log = write_log(tmp_path / "log.csv", seed=1)

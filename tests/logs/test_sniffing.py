@@ -108,6 +108,19 @@ def test_columns_without_a_header_are_found_by_their_values():
     assert texts(large_ids, "source", "weight").rows() == [("123456789", 2.0), ("323456789", 3.0)]
 
 
+def test_a_konect_header_says_whether_links_have_a_direction():
+    def guessed(kind: str, directed: bool | None = None) -> str:
+        text = f"% {kind} unweighted\n1 2 1 {EPOCH}\n2 4 1 {EPOCH + 9}\n"
+        return describe(sniff_plan(raw(text), Declared(directed=directed)))
+
+    assert "one id space, undirected" in guessed("sym")
+    assert "undirected, from the KONECT header" in guessed("sym")
+    assert "one id space, directed" in guessed("asym")
+    assert "two id spaces, directed" in guessed("bip")
+    assert "undirected" not in guessed("sym", directed=True)
+    assert "KONECT" not in guessed("asym", directed=False)
+
+
 def test_the_plan_is_described_in_words():
     plan = sniff_plan(raw("user;item;ts;weight\nu;i;2024-05-01;1\nv;i;2024-05-02;1\n"))
     text = describe(plan)
