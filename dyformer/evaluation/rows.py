@@ -129,10 +129,11 @@ def metric_rows(
     Macro is the mean over the steps that have a value. Micro is that of `pooled`, else it pools the units of means.
     The best baseline of a metric, family and slice is that of `baselines` with the best macro value, averaged over
     seeds. All methods are compared with it under the same resamples, of a run with the same seed. A mapping gives the
-    method with which each is compared, by title, instead.
+    method with which each is compared, by title, instead; it is a baseline if it is the only one.
     """
     fixed = baselines if isinstance(baselines, Mapping) else None
     titles = baselines if fixed is None else set(fixed.values())
+    titles = () if fixed is not None and len(titles) > 1 else titles
     runs = list(dict.fromkeys(run for by_run in steps.values() for run in by_run))
     whole = {
         run: _over_steps(

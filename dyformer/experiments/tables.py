@@ -167,7 +167,7 @@ def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl
         if column.missing is not None or any(text is not None for text in texts):
             columns[column.title_of(is_single=len(units) == 1)] = texts
     together = main.filter(~OF_A_SEED)
-    best = (main if together.is_empty() else together)["best_baseline"].drop_nulls().first()
+    compared = (main if together.is_empty() else together)["best_baseline"].drop_nulls().unique()
     num_seeds = main["seed"].drop_nulls().n_unique()
     title = table.title.format(
         dataset=dataset,
@@ -176,12 +176,18 @@ def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl
         where=_where(units),
         steps=f"{len(units)} step{'s' * (len(units) > 1)}",
         seeds=f"{num_seeds} seed{'s' * (num_seeds > 1)}",
-        best="" if best is None else f"; difference to the best baseline, {best}",
+        best=_compared_with(compared.to_list()),
         **table.words(protocol.chosen, metrics),
     )
     frame = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
     name = f"{protocol.name}-{dataset}-{table.name}"
     return PrintedTable(title, frame, table.sentences(main, metrics), name)
+
+
+def _compared_with(titles: Sequence[str]) -> str:
+    if len(titles) > 1:
+        return "; difference to the row that the experiment compares each with"
+    return f"; difference to the best baseline, {titles[0]}" if titles else ""
 
 
 def cell_text(row: Mapping[str, Any], column: Column) -> str | None:

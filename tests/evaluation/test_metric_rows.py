@@ -204,6 +204,10 @@ def test_a_mapping_names_the_method_with_which_each_is_compared():
         ("b", 1, True, "b", None, None),
         ("alone", 0, False, None, None, None),
     ]
+    several = metric_rows(steps, "toy", protocol="paper", baselines={"a": "b", "alone": "a"})
+    assert several.filter(method="a", step="3")["difference"].to_list() == pytest.approx([-0.2, -0.2])
+    assert several.filter(method="alone", step="3")["best_baseline"].to_list() == ["a"]
+    assert not several["is_baseline"].any()
 
 
 def test_a_macro_interval_averages_the_steps_that_have_a_value_in_a_resample():

@@ -121,6 +121,12 @@ def test_printed_tables_have_intervals_pairs_and_the_difference_to_the_best_base
     assert every.title.endswith("100 test pairs, 2 steps, 1 seed; difference to the best baseline, L3")
     assert "100 test pairs that no earlier step linked" in new.title
     assert every.sentences == new.sentences == []  # two steps are too few for a test
+    several = rows.with_columns(
+        best_baseline=pl.when(pl.col("method") == "L3").then(pl.lit("DyFormer")).otherwise(pl.lit("L3"))
+    )
+    titles = [printed.title for printed in printed_tables(PROTOCOL, several, "mine").values()]
+    assert titles[0].endswith("1 seed; difference to the row that the experiment compares each with")
+    assert "best baseline" not in "".join(titles)
 
 
 def test_a_known_log_has_the_published_metrics_below_without_intervals():
