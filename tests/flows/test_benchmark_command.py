@@ -35,10 +35,11 @@ def test_options_that_costs_cannot_have_are_refused_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("name", "change", "problem"),
     [
-        ("layers", "model.width=64", "model.width has no effect"),
+        ("layers", "model.num_layers=3", "model.num_layers is not changed for a whole experiment"),
         ("pretraining", "promotion.level=0.9", "promotion.level has no effect"),
-        ("noise", "graph.noise=0.3", "graph.noise has no effect"),
-        ("layers", "pretrain=none", "pretrain has no effect"),
+        ("noise", "graph.noise=0.3", "graph.noise is not changed for a whole experiment"),
+        ("pretraining", "pretrain=none", "pretrain is not changed for a whole experiment"),
+        ("hops", "model.towers=one", "model.towers is not changed for a whole experiment"),
         ("cost", "max_epochs=3", "max_epochs has no effect"),
         ("cost", "finetune.patience=3", "finetune.patience has no effect"),
         ("cost", "warm_start=0.3", "warm_start has no effect"),

@@ -178,7 +178,7 @@ class Study:
         return {row: theirs[published] for row, published in self.rows.items() if published and published in theirs}
 
     def check_changes(self, names: Iterable[str], searched: str | None = None) -> None:
-        """Raise NoEffect for a changed setting that changes no row of the table, as check_effect does.
+        """Raise NoEffect for a setting that changes no row of the table, as check_effect does, or in which rows differ.
 
         `searched` is the dataset whose chosen settings the methods have; None without any.
         """
@@ -187,6 +187,12 @@ class Study:
             if name in COST_SETS or name.endswith((".epochs", ".patience")):
                 raise NoEffect(f"{name} has no effect here: the time of an epoch is measured, whatever their number")
         method_by_title = {title: method_of(title) for title in self.methods}
+        varied = {
+            name for method in method_by_title.values() if isinstance(method, Variation) for name in method.changes
+        }
+        for name in titles:
+            if name in varied:  # a row such as that without noise would have another one than its title
+                raise NoEffect(f"{name} is not changed for a whole experiment whose rows differ in it")
         check_effect(
             titles,
             [
