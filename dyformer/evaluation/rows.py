@@ -28,7 +28,7 @@ METRICS_SCHEMA = pl.Schema(
         "low": pl.Float64(),  # ends of the 95 % interval of `value`
         "high": pl.Float64(),
         "is_baseline": pl.Boolean(),
-        "best_baseline": pl.String(),  # that with the best macro value of this metric, family and slice; a named method
+        "best_baseline": pl.String(),  # by macro value of this metric, family and slice; or the method that is named
         "difference": pl.Float64(),  # `value` less that of `best_baseline`
         "difference_low": pl.Float64(),
         "difference_high": pl.Float64(),
@@ -132,8 +132,9 @@ def metric_rows(
     method with which each is compared, by title, instead; it is a baseline if it is the only one.
     """
     fixed = baselines if isinstance(baselines, Mapping) else None
-    titles = baselines if fixed is None else set(fixed.values())
-    titles = () if fixed is not None and len(titles) > 1 else titles
+    titles = set(baselines if fixed is None else fixed.values())
+    if fixed is not None and len(titles) > 1:
+        titles = set()
     runs = list(dict.fromkeys(run for by_run in steps.values() for run in by_run))
     whole = {
         run: _over_steps(

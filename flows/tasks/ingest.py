@@ -96,7 +96,9 @@ def ingest_log(
     with _database_if_large(layout, [*fresh, *received], stored) as database:
         if fresh:
             with _named_if_empty(show, is_new=not stored):
-                plan, results = _read_fresh(layout, dataset, fresh, declared, reading, show, database)
+                plan, results = _read_fresh(
+                    layout, dataset, fresh, _as_first_read(declared, before), reading, show, database
+                )
                 declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
                 declared = declared if plan.directed else replace(declared, directed=False)
         if received:
@@ -219,6 +221,11 @@ def _named_if_empty(show: Callable[[str], None], *, is_new: bool) -> Iterator[No
         show(f"no new row: {error}")
 
 
+def _as_first_read(declared: Declared, before: Mapping[str, Any]) -> Declared:
+    """Give what is declared; where nothing is, a stored log has directed links, whatever header a later file has."""
+    return replace(declared, directed=True) if before and declared.directed is None else declared
+
+
 def _read_fresh(
     layout: Layout,
     dataset: str,
@@ -232,8 +239,6 @@ def _read_fresh(
     with exact_files(fresh) as files:
         for line in known_form(dataset, reading):  # before an error of a file that has another form
             show(line)
-        if declared.directed is None and declaration(layout, dataset):  # which the header of a later file leaves
-            declared = replace(declared, directed=True)
         plan = sniff_plan(list(files.values()), declared)
         show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
         results = read_files(files, plan, reading, database)

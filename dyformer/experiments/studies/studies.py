@@ -151,7 +151,7 @@ class Study:
     protocols: tuple[str, ...] = ("paper",)  # whose tables it has; the first one evaluates
     paper: Mapping[str, PaperTable]  # by name of the table
     plot: str | None = None  # "steps" or "comparison"
-    compared: Mapping[str, str] = field(default_factory=dict)  # row -> that with which it is; {}: the best baseline
+    compared: Mapping[str, str] = field(default_factory=dict)  # row -> the row beside it; {}: the best baseline
 
     @property
     def methods(self) -> list[str]:
