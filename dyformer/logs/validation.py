@@ -11,6 +11,7 @@ from dyformer.logs.time_windows import TimeUnit
 
 TEXTS = {"weight", "label"}
 COMMENT = "comment line"  # the reason of a line that is no row; such lines are counted and left out
+OUT_OF_RANGE = "time out of range"
 QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String})
 
 LAST_CLOCK_TIME = 253_402_300_799_999_999  # the end of year 9999
@@ -23,7 +24,7 @@ EPOCH_SECONDS = (10**7, 10**11)  # April 1970 to the year 5138: each of the othe
 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
-ISO_PATTERN = r"^\d{4}-\d{2}-\d{2}(?:[T ].*)?$|^\d{8}T\d{4}"
+ISO_PATTERN = r"^\d{4}[/-]\d{1,2}[/-]\d{1,2}(?:[T ].*)?$|^\d{8}T\d{4}"
 
 DAY_PATTERN = r"^(\d{1,2})([/.-])(\d{1,2})[/.-](\d{4})(?:[ T,]+(\d.*))?$"
 """A date with the day or the month first: 31/12/2024, 31.12.2024 23:59, 12/31/2024 11:59:59 PM."""
@@ -195,7 +196,7 @@ def _clock_values(times: pl.Series, unit: TimeUnit) -> pl.DataFrame:
     else:
         in_range = pl.col("time").is_between(FIRST_CLOCK_TIME, LAST_CLOCK_TIME)
         missing = pl.when(pl.col("time").is_null()).then(pl.lit("unreadable time"))
-        reason = missing.when(~in_range).then(pl.lit("time out of range")).otherwise(None)
+        reason = missing.when(~in_range).then(pl.lit(OUT_OF_RANGE)).otherwise(None)
     frame = count.to_frame("time").with_columns(reason=reason)
     return frame.select(time=pl.when(pl.col("reason").is_null()).then("time"), reason="reason")
 
@@ -232,7 +233,7 @@ def _count_reason(unit: TimeUnit, bounds: tuple[int, ...] | None) -> pl.Expr:
         .when(value < 0)
         .then(pl.lit("negative time"))
         .when(value > _last(unit))
-        .then(pl.lit("time out of range"))
+        .then(pl.lit(OUT_OF_RANGE))
     )
     if bounds is not None:
         reason = reason.when(~value.is_between(bounds[0], bounds[1])).then(
@@ -269,7 +270,7 @@ def _dates(
         pl.when(pl.col("time").is_null())
         .then(pl.lit("unreadable time"))
         .when(~in_range)
-        .then(pl.lit("time out of range"))
+        .then(pl.lit(OUT_OF_RANGE))
         .otherwise(None)
     )
     return pl.DataFrame({"time": time}).select(time=pl.when(in_range).then("time"), reason=reason)
@@ -295,18 +296,23 @@ def _with_slashes(text: pl.Series) -> pl.Series:
 
 
 def _rare_iso_times(text: pl.Series) -> pl.Series:
-    """Rewrite rare spellings (dates alone, no seconds, basic form, decimal comma, `UTC`) as the usual one; read it."""
+    """Rewrite rare spellings of a date with the year first as the usual one; read it.
+
+    They are dates alone, no minutes or seconds, slashes, basic form, decimal comma, and `UTC`.
+    """
     full = (
         text.str.to_uppercase()
         .str.replace(r"\s*(?:UTC|GMT)$", "Z")
         .str.replace(",", ".", literal=True)
+        .str.replace(r"^(\d{4})/(\d{1,2})/", "${1}-${2}-")
         .str.replace(r"^(\d{8})(\d{4}|\d{6})$", "${1}T${2}")
         .str.replace(r"^(\d{4})(\d{2})(\d{2})(T|$)", "${1}-${2}-${3}${4}")
         .str.replace(r"T(\d{2})(\d{2})(\d{2})?", "T${1}:${2}:${3}")
         .str.replace(r":([Z+\-.]|$)", "$1")
-        .str.replace(r"^(\d{4}-\d{2}-\d{2})$", "${1}T00:00:00")
-        .str.replace(r"^(\d{4}-\d{2}-\d{2})\s+(\d.*)$", "${1}T${2}")
-        .str.replace(r"^([\d-]{10}T\d{2}:\d{2})($|Z|\s*[+-])", "${1}:00${2}")
-        .str.replace(r"^([\d-]{10}T[\d:.]+)$", "${1}Z")
+        .str.replace(r"^(\d{4}-\d{1,2}-\d{1,2})$", "${1}T00:00:00")
+        .str.replace(r"^(\d{4}-\d{1,2}-\d{1,2})\s+(\d.*)$", "${1}T${2}")
+        .str.replace(r"^([\d-]+T\d{1,2})($|Z|\s*[+-])", "${1}:00${2}")
+        .str.replace(r"^([\d-]+T\d{1,2}:\d{2})($|Z|\s*[+-])", "${1}:00${2}")
+        .str.replace(r"^([\d-]+T[\d:.]+)$", "${1}Z")
     )
     return _clock(full, "%Y-%m-%dT%H:%M:%S%.f%#z")

@@ -30,9 +30,33 @@ def test_times_are_read_exactly(written, unit, time):
     assert read_moment(written, unit) == time
 
 
-def test_a_date_of_digits_alone_is_read_as_in_a_log_of_dates():
-    dates = ["20231114", "202311142213", "20231114221320", "20231114T221320Z"]
-    assert [read_moment(date, "iso") for date in dates] == read_times(pl.Series(dates), "iso")["time"].to_list()
+DATES = """
+2024-03-01|2024-03-01T10|2024-03-01 10|2024-03-01T10Z|2024-03-01T10:00|2024-03-01 9:05|2024-3-1|2024-02-30|2024-02-29
+2024-03-01T10:00:60|2024-06-30T23:59:60Z|2024-03-01T24:00:00|2024-03-01T10:61|2024-03-01T10:00:00.|2024-03-01x10:00:00
+2024-03-01T10:00:00.1234567|2024-03-01T10:00:00.123456789Z|2024-03-01T10:00:00,5|2024-03-01t10:00:00z
+2024-03-01T10:00:00.000001|2024-03-01T10:00:00.1+05:30|1969-12-31T23:59:59.999999Z|2024-03-01T10:00:00-00:30
+2024-03-01T10:00:00+01|2024-03-01T10:00:00+0100|2024-03-01T10:00:00 +01:00|2024-03-01T10:00:00+25:00
+2024-03-01T10:00:00+24:00|2024-03-01T10:00:00-23:59|2024-03-01T10:00:00+01:60|2024-03-01T10:00:00+01:00:30
+2024-03-01T10:00:00 UTC|2024-03-01  10:00:00|2024-W09-5|2024-061|2024-03|2024|12024-03-01|+2024-03-01|2024-03-01 10:00
+20231114|202311142213|20231114221320|20231114T221320Z|20240301T10|20240301T1000|18991231|20241301
+1677-09-21T00:12:43|1500-01-01|0001-01-01|0000-12-31T23:59:59Z|2262-04-12|9999-12-31T23:59:59.999999
+0001-01-01T00:00:00+12:00|9999-12-31T23:59:59-12:00
+2024/03/01|2024/03/01 10:00:00|2024/3/1|2024/05/31T10:00:00Z|2024/31/05|31/05/2024|05/31/2024 10:00|5/6/24
+"""
+
+
+def test_a_date_is_read_as_in_a_log_of_dates():
+    def moment(date: str) -> int | None:
+        try:
+            return read_moment(date, "iso")
+        except UnreadableMoment:
+            return None
+
+    dates = DATES.replace("\n", "|").strip("|").split("|")
+    assert dict(zip(dates, map(moment, dates), strict=True)) == dict(
+        zip(dates, read_times(pl.Series(dates), "iso")["time"], strict=True)
+    )
+    assert read_moment("2024/05/31 10:00", "day-first") == read_moment("2024-05-31T10:00:00Z", "s")
     assert read_moment(20231114, "iso") == read_moment("2023-11-14", "iso")
     assert read_moment("20231114", "s") == 20_231_114_000_000
     assert read_moment("20231114", "step") == 20_231_114
@@ -52,12 +76,15 @@ def test_a_count_is_read_as_in_a_log(unit):
     [
         ("yesterday", "s", "expected a date such as 2024-03-01T10:00:00Z, or a number in the unit 's'"),
         ("2024-03-01", "step", "expected an integer"),
+        ("31/05/2024 10:00", "iso", "expected a date such as 2024-03-01T10:00:00Z"),
+        ("05/31/2024", "day-first", "expected a date such as 2024-03-01T10:00:00Z"),
         (1.5, "step", "expected an integer"),
         ("nan", "s", "finite"),
         ("inf", "step", "expected an integer"),
         (SECOND, "iso", "expected a date such as"),
-        (SECOND * 1_000, "s", "years 1678 to 2261"),
-        ("0001-01-01T00:00:00+12:00", "s", "years 1678 to 2261"),
+        (SECOND * 1_000, "s", "years 1 to 9999"),
+        ("0001-01-01T00:00:00+12:00", "s", "years 1 to 9999"),
+        ("9999-12-31 23:59 -12:00", "s", "years 1 to 9999"),
         (10**400, "us", "finite"),
         ("1e999999999", "s", "finite"),
         ("-1e999999999", "ns", "finite"),

@@ -39,6 +39,11 @@ def test_iso_times_with_and_without_zone_mean_the_same_moment():
         "2024-03-01 12:30:00 UTC",
         "20240301T123000Z",
         "20240301T1230",
+        "2024/03/01 12:30:00",
+        "2024/03/01 12:30",
+        "2024/3/1 12:30",
+        "2024-3-1T12:30",
+        "2024/03/01T14:30:00+02:00",
     ]
     result = read("".join(f"a;b;{text}\n" for text in spellings))
     assert result.events["time"].to_list() == [int(moment.timestamp()) * SECOND] * len(spellings)
@@ -46,6 +51,15 @@ def test_iso_times_with_and_without_zone_mean_the_same_moment():
         int(datetime(2024, 3, 1, tzinfo=UTC).timestamp()) * SECOND,
         -86_400 * SECOND,
     ]
+    hours = read("a,b,2024-03-01T12\na,b,2024/3/1 9\na,b,20240301T12Z\na,b,2024/3/1\n").events["time"]
+    assert [(int(moment.timestamp()) * SECOND - time) // (60 * SECOND) for time in hours] == [30, 210, 30, 750]
+
+
+def test_a_log_of_dates_with_slashes_and_the_year_first_is_one_of_dates():
+    text = "".join(f"{row},{row + 1},2024/{row % 12 + 1:02}/{row % 28 + 1:02} 10:00:00\n" for row in range(40))
+    plan = sniff_plan(raw(f"user,item,when\n{text}"))
+    assert (plan.time_unit, plan.columns.time, plan.has_header) == ("iso", "when", True)
+    assert read(text).num_accepted == 40
 
 
 def test_fractions_of_seconds_are_exact_to_the_microsecond():
