@@ -150,7 +150,7 @@ def comparison_chart(
             axes.plot(value, position + shift, marker="x", color="black", markersize=6)
     if paper:
         axes.plot([], [], linestyle="none", marker="x", color="black", label="the paper's")
-    axes.set_yticks(range(len(ranked)), ranked)
+    axes.set_yticks(range(len(ranked)), [label_of(method) for method in ranked])
     left, right = axes.get_xlim()
     axes.set_xlim(left, right + ROOM_FOR_NUMBERS * (right - left))
     axes.set_xlabel(f"{METRIC_TITLES.get(metric, metric)} (%), with 95 % interval")
@@ -183,9 +183,9 @@ def family_heat_map(metrics: pl.DataFrame) -> Figure:
                     column, row, f"{value:.1f}", ha="center", va="center", color=colour, weight=weight, fontsize=8
                 )
     axes.set_xticks(range(len(families)), families)
-    axes.set_yticks(range(len(ranked)), ranked, fontsize=9)
-    for label in axes.get_yticklabels():
-        label.set_fontweight("normal" if label.get_text() in baselines else "bold")
+    axes.set_yticks(range(len(ranked)), [label_of(method) for method in ranked], fontsize=9)
+    for label, method in zip(axes.get_yticklabels(), ranked, strict=True):
+        label.set_fontweight("normal" if method in baselines else "bold")
     axes.set_title(f"AUC (%) by family of negatives\n{_title(rows, KNOWN)}", loc="left", fontsize=10)
     return figure
 
@@ -240,10 +240,10 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
                 yerr=[below, above],
                 color=colour_of(method),
                 marker="o",
-                label=method,
+                label=label_of(method),
             )
         else:
-            colour, label = (GREY, None) if method in others else (colour_of(method), method)
+            colour, label = (GREY, None) if method in others else (colour_of(method), label_of(method))
             if others and method == others[-1]:
                 label = _of_others(len(others))
             axes.plot(line["probability"], line["fraction"], linewidth=0.8, zorder=1, color=colour, label=label)
@@ -367,6 +367,12 @@ def _over_seeds(rows: pl.DataFrame, key: str) -> pl.DataFrame:
     return rows.group_by(key).agg(pl.col("value", "low", "high").mean() * 100)
 
 
+def label_of(method: str) -> str:
+    """Write a title so that matplotlib draws it whole: a legend omits labels with `_` first, `$` begins a formula."""
+    text = method.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def colour_of(method: str) -> str:
     """Give a method its colour, which depends on its title alone: one in all plots, whoever is best or beside it."""
     if method in OURS:
@@ -391,7 +397,7 @@ def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
             style = {"color": colour_of(method), "linewidth": 1.0, "zorder": QUIET + 1}
         else:
             style = {"color": GREY, "linewidth": 0.8, "zorder": QUIET}
-        styles[method] = {**style, "label": method if style["zorder"] > QUIET else None}
+        styles[method] = {**style, "label": label_of(method) if style["zorder"] > QUIET else None}
     quiet = [style for style in styles.values() if style["zorder"] == QUIET]
     for style in quiet[-1:]:  # one entry of the legend for all of them
         style["label"] = _of_others(len(quiet))

@@ -1,14 +1,17 @@
 """Plots hold every method, in order; missing metrics are refused by name."""
 
 import io
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.cbook import is_math_text
 from matplotlib.dates import num2date
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.plots import (
@@ -119,6 +122,31 @@ def test_comparison_has_two_points_a_method_sorted_by_macro() -> None:
     assert "1,200 pairs" in figure.axes[0].get_title(loc="left")
     whisker = figure.axes[0].containers[2].lines[2][0].get_segments()[0]  # pyright: ignore[reportAttributeAccessIssue]
     assert whisker[:, 0].tolist() == pytest.approx([79, 82])  # DyFormer's macro value is 81
+
+
+@pytest.mark.parametrize("title", ["_Mine", "__", "a $\\foo$ b", "$x$", "costs 5$ or 6$", r"a \$ b $ c"])
+def test_titles_of_own_methods_are_drawn_as_they_are(title: str) -> None:
+    """Matplotlib leaves out labels with `_` first, and reads a formula between two `$`."""
+    rows = metric_rows().with_columns(pl.col("method").replace("EdgeBank", title))
+    ranked = rows.filter(step="macro").with_columns(protocol=pl.lit("prequential"), slice=pl.lit("known"))
+    at_k = ranked.with_columns(metric=pl.lit("precision_at_10"), family=pl.lit("published"))
+    bins = {"num_pairs": [10, 10], "probability": [0.1, 0.2], "fraction": [0.1, 0.3], "low": [0.0, 0.2]}
+    reliable = pl.DataFrame({"method": [title, "DyFormer"], "is_baseline": [True, False], "high": [0.2, 0.4], **bins})
+    legends = [step_curve(rows), precision_curve(at_k), reliability_diagram(reliable)]
+    own = [reliability_diagram(reliable.with_columns(is_baseline=pl.lit(value=False)))]
+    for figure in [*legends, *own]:
+        assert title in texts_of(figure.axes[0].get_legend().get_texts())  # pyright: ignore[reportOptionalMemberAccess]
+    for figure in [comparison_chart(rows, paper={title: (80.0, 85.0)}), family_heat_map(ranked)]:
+        assert title in texts_of(figure.axes[0].get_yticklabels())
+        assert_draws(figure)
+    weights = {text.get_fontweight() for text in figure.axes[0].get_yticklabels() if title in texts_of([text])}
+    assert weights == {"normal"}  # of a baseline
+
+
+def texts_of(drawn: Iterable[Text]) -> list[str]:
+    """Give the texts as matplotlib draws them."""
+    texts = [text.get_text() for text in drawn]
+    return ["a formula" if is_math_text(text) else text.replace(r"\$", "$").strip() for text in texts]
 
 
 def test_numbers_of_a_comparison_lie_inside_its_frame() -> None:
