@@ -3,6 +3,7 @@
 No protocol is imported: a finished benchmark prints its tables without.
 """
 
+import re
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -10,8 +11,10 @@ import polars as pl
 TOO_FEW = "too few to say"
 """Stands in place of an interval of few queries."""
 
-# A backslash before a line that parts two cells would take the meaning of the escape.
-_OF_MARKDOWN = str.maketrans({"\\": r"\\", "|": r"\|", "\n": " ", "\r": " "})
+# A backslash before a line that parts two cells would take the meaning of the escape. `_` after a letter, a lone `&`
+# and the brackets of an interval begin nothing in Markdown.
+_OF_MARKDOWN = re.compile(r"[\\|<*`~]|(?<![^\W_])_|&(?=#?\w+;)|(?<=\])\(")
+_BREAKS = str.maketrans("\n\r", "  ")
 _OF_LATEX = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "&%#_${}"},
@@ -19,6 +22,9 @@ _OF_LATEX = str.maketrans(
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
+        "<": r"\textless{}",  # in the usual fonts of LaTeX the marks themselves are others
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
     }
 )
 
@@ -52,9 +58,9 @@ def from_record(record: dict[str, Any]) -> PrintedTable:
 
 
 def markdown_rows(frame: pl.DataFrame) -> list[str]:
-    """Give the lines of a table of texts in Markdown; a cell is one line, and a `|` in it is escaped."""
+    """Give the lines of a table of texts in Markdown; a cell is one line, and its marks are escaped."""
     header, *rows = [
-        "| " + " | ".join((value or "").translate(_OF_MARKDOWN) for value in row) + " |"
+        "| " + " | ".join(_OF_MARKDOWN.sub(r"\\\g<0>", (value or "").translate(_BREAKS)) for value in row) + " |"
         for row in [frame.columns, *frame.rows()]
     ]
     return [header, "|" + " --- |" * frame.width, *rows]

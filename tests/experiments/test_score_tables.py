@@ -1,12 +1,15 @@
 import json
+import re
+from html import escape
 
 import polars as pl
 import pytest
+from markdown_it import MarkdownIt
 
 from dyformer.evaluation.protocols.paper import PAPER_METRICS, PROTOCOL, significance
 from dyformer.evaluation.protocols.protocol import Column
 from dyformer.evaluation.rows import METRICS_SCHEMA
-from dyformer.experiments.printed import PrintedTable, from_record
+from dyformer.experiments.printed import PrintedTable, from_record, markdown_rows
 from dyformer.experiments.tables import (
     TABLE_SCHEMA,
     cell_text,
@@ -72,22 +75,37 @@ def test_a_printed_table_is_markdown_and_latex_also_after_it_was_stored():
 
 
 def test_marks_in_names_are_escaped_in_markdown_and_latex():
-    names = ["a|b", "a\\|b", "two\nlines", r"\x{y}", "a~b^2", "1 ± 2 $"]
-    table = PrintedTable("A|B", pl.DataFrame({"method|": names, "AUC": ["1"] * 6}), [])
+    names = ["a|b", "a\\|b", "two\nlines", r"\x{y}", "a~b^2", "1 ± 2 $", "p < 0.05 > q"]
+    table = PrintedTable("A|B", pl.DataFrame({"method|": names, "AUC": ["1"] * 7}), [])
     markdown, latex = table.files().values()
     lines = markdown.splitlines()[2:]
     assert lines[:2] == [r"| method\| | AUC |", "| --- | --- |"]
-    cells = [r"a\|b", r"a\\\|b", "two lines", r"\\x{y}", "a~b^2", "1 ± 2 $"]
+    cells = [r"a\|b", r"a\\\|b", "two lines", r"\\x{y}", r"a\~b^2", "1 ± 2 $", r"p \< 0.05 > q"]
     assert lines[2:] == [f"| {cell} | 1 |" for cell in cells]
     expected = [
-        "a|b",
-        r"a\textbackslash{}|b",
+        r"a\textbar{}b",
+        r"a\textbackslash{}\textbar{}b",
         "two\nlines",
         r"\textbackslash{}x\{y\}",
         r"a\textasciitilde{}b\textasciicircum{}2",
         r"1 $\pm$ 2 \$",
+        r"p \textless{} 0.05 \textgreater{} q",
     ]
     assert all(rf"{cell} & 1 \\" in latex for cell in expected)
+
+
+def test_a_reader_of_a_markdown_table_has_the_names_as_they_are():
+    """Ids come from logs: `<alice>` would be taken for HTML, and the marks of `__init__` would be left out."""
+    names = ["<alice>", "Bob <bob@x.org>", "__init__", "_a", "*a*", "`a`", "[a](b)", "![a](b)", "&lt;", "a & b"]
+    names += ["~~a~~", "a_b_c", "[0.5, 0.9]", "<!-- a -->", r"\*", "$a$", "a\\", "#a", "- a", "1. a", "> a", "---"]
+    reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    page = reader.render("\n".join(markdown_rows(pl.DataFrame({"name": names}))))
+    assert re.findall("<td>(.*)</td>", page) == [escape(name) for name in names]
+
+
+def test_a_plain_name_is_in_markdown_as_it_is():
+    names = ["precision_at_10", "num_pairs", "0.9 [0.8, 1.0]", "a-b (c)", "R&D", "a > b", "+0.5"]
+    assert [row[2:-2] for row in markdown_rows(pl.DataFrame({"name": names}))[2:]] == names
 
 
 def test_on_one_step_there_is_no_micro_beside_macro():
