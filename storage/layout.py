@@ -63,6 +63,7 @@ STATE, EVENT_MODEL = "state.safetensors", "model.json"  # names of files in even
 WEIGHTS, FORECAST = "weights.safetensors", "forecast.json"  # files in artifacts of models, and of forecasts or fitted
 HASH_LENGTH = 12  # characters of a settings hash in an address; the lineage record holds the whole hash
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+MOST_LETTERS = 200  # of a name: a disk has 255, of which hidden folders and locks need the others
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Layout:
     def dataset_names(self, folders: list[str]) -> list[str]:
         """Names of the logs among the children of `datasets`; a folder of another name is no log."""
         names = [folder.removeprefix("dataset=") for folder in folders if folder.startswith("dataset=")]
-        return [name for name in names if SAFE_NAME.fullmatch(name)]
+        return [name for name in names if SAFE_NAME.fullmatch(name) and len(name) <= MOST_LETTERS]
 
     def of_dataset(self, folder: str, dataset: str) -> str:
         """Folder of a dataset, below the folder of one kind of artifacts or below `datasets`."""
@@ -242,7 +243,13 @@ def _kind(kind: str) -> tuple[str, tuple[str, ...]]:
 
 def _hive(**keys: str | int) -> str:
     short = {key: str(value)[:HASH_LENGTH] if key == "settings" else str(value) for key, value in keys.items()}
-    return "/".join(f"{key}={_safe(value)}" for key, value in short.items())
+    return "/".join(f"{key}={_short(_safe(value))}" for key, value in short.items())
+
+
+def _short(name: str) -> str:
+    if len(name) > MOST_LETTERS:
+        raise ValueError(f"the name '{name[:40]}...' has {len(name)} letters: expected at most {MOST_LETTERS}")
+    return name
 
 
 def _safe(name: str) -> str:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from storage.bytes.files import temporary_name
 from storage.layout import Layout
 
 RUN = {"version": 3, "until": 12, "settings": "ab12cd34ef56789", "seed": 0}
@@ -99,6 +100,16 @@ def test_a_given_tracking_server_is_used(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_name_that_would_leave_its_folder_is_refused(tmp_path: Path, name: str):
     with pytest.raises(ValueError, match="cannot be part of a storage address"):
         Layout(str(tmp_path)).commits(name)
+
+
+def test_a_name_that_leaves_no_room_for_hidden_files_and_locks_is_refused(tmp_path: Path):
+    """A disk has 255 bytes for a name: a dataset of 214 letters was ingested and could not be dropped."""
+    layout = Layout(str(tmp_path))
+    hidden, lock = temporary_name(Path(layout.commits("n" * 200)).name), Path(layout.lock(f"champion-{'n' * 200}")).name
+    assert max(len(hidden), len(lock)) < 255
+    with pytest.raises(ValueError, match=r"'n{40}...' has 201 letters: expected at most 200"):
+        layout.commits("n" * 201)
+    assert layout.dataset_names([f"dataset={'n' * number}" for number in (200, 201)]) == ["n" * 200]
 
 
 @pytest.mark.parametrize("command", [["compare", "a", "b"], ["datasets"], ["doctor"], ["sql", "select 1"]])
