@@ -79,7 +79,8 @@ class ReceivedEvents:
 def _new_file(folder: Path) -> Path:
     """Make an empty file whose name the disk has, so that a name that fails leaves no event."""
     files.make_folder(folder)
-    path = folder / f"{OPEN}{uuid.uuid4().hex}{ENDING}"
+    # The time first, because several servers may have left files before the next ingest.
+    path = folder / f"{OPEN}{time.time_ns():020}-{uuid.uuid4().hex}{ENDING}"
     with files.named_write(path):
         path.touch(0o644)
         files.sync_folder(folder)

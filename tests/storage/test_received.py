@@ -47,6 +47,19 @@ def test_events_wait_in_a_hidden_file_until_an_ingest_names_it(layout):
     assert len(rows_of(path)) == 3, "nobody appends to a file that has a name"
 
 
+def test_events_of_servers_that_followed_one_another_are_in_the_order_in_which_they_came(layout):
+    """Of files that killed servers have left, the order of equal times was one of random names."""
+    servers = [ReceivedEvents(layout=layout, dataset=NAME) for _ in range(6)]
+    for number, received in enumerate(servers):
+        received.append([{**EVENTS[0], "target": str(number)}])
+    waiting = WaitingEvents(layout=layout, dataset=NAME, committed=frozenset())
+    assert waiting.read()["target"].to_list() == list("012345")
+    close_received(layout, NAME)
+    named = [row["target"] for path in received_files(layout, NAME) for row in rows_of(path)]
+    assert named == list("012345")
+    assert waiting.read().is_empty()
+
+
 def test_equal_events_of_two_files_differ_in_their_bytes(layout):
     received = ReceivedEvents(layout=layout, dataset=NAME)
     for _ in range(2):
