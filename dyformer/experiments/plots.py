@@ -33,6 +33,7 @@ SLICE_TITLES = {"all": "all links", KNOWN: "known nodes", BUSIEST: "the busiest 
 QUIET = 2  # the layer of a plot on which baselines are
 GREY = "#9A9A9A"
 LETTERS_AN_INCH = 12  # of a title, at least
+LETTERS_A_LINE = 42  # of a method's title; the longest of METHODS and VARIATIONS has 41
 NEUTRAL = ("#222222", "#6E6E6E", "#A6A6A6")  # of what is no method
 ROOM_FOR_NUMBERS = 0.06  # of the width of a comparison, right of the longest interval
 DARK = 80  # percent; above it the heat map is dark, so that its numbers are white
@@ -368,8 +369,11 @@ def _over_seeds(rows: pl.DataFrame, key: str) -> pl.DataFrame:
 
 
 def label_of(method: str) -> str:
-    """Write a title so that matplotlib draws it whole: a legend omits labels with `_` first, `$` begins a formula."""
-    text = method.replace("$", r"\$")
+    """Write a title so that matplotlib draws it whole, and a long one on several lines.
+
+    A legend omits labels with `_` first, and `$` begins a formula.
+    """
+    text = textwrap.fill(method, LETTERS_A_LINE).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 

@@ -143,6 +143,22 @@ def test_titles_of_own_methods_are_drawn_as_they_are(title: str) -> None:
     assert weights == {"normal"}  # of a baseline
 
 
+@pytest.mark.parametrize("length", [41, 42, 43, 60, 200])
+def test_a_long_title_leaves_the_plot_its_room(length: int) -> None:
+    """Class names of users may be long, and "Forecaster with" stands before some: a line of 60 letters left no room."""
+    title = ("TemporalGraphAttentionNetworkWithEdgeFeatures" * 5)[:length]
+    rows = metric_rows().with_columns(pl.col("method").replace("EdgeBank", title))
+    ranked = rows.filter(step="macro").with_columns(protocol=pl.lit("prequential"), slice=pl.lit("known"))
+    for figure in (step_curve(rows), comparison_chart(rows), family_heat_map(ranked)):
+        assert_draws(figure)
+        axes, legend = figure.axes[0], figure.axes[0].get_legend()
+        assert axes.get_window_extent().width > 0.2 * figure.bbox.width
+        texts = [*texts_of(axes.get_yticklabels()), *(texts_of(legend.get_texts()) if legend else [])]
+        [drawn] = [text for text in texts if text.startswith("Temporal")]
+        assert drawn.replace("\n", "") == title
+        assert ("\n" in drawn) == (length > 42)
+
+
 def texts_of(drawn: Iterable[Text]) -> list[str]:
     """Give the texts as matplotlib draws them."""
     texts = [text.get_text() for text in drawn]
