@@ -192,7 +192,7 @@ def _best_baselines(
     values: dict[Cell, dict[str, list[float]]] = {}
     for (method, _), cells in whole.items():
         for (step, cell), of_methods in cells.items():
-            if step == "macro" and method in baselines:
+            if step == "macro" and method in baselines and np.isfinite(of_methods.value):
                 values.setdefault(cell, {}).setdefault(method, []).append(of_methods.value)
     return {
         cell: max(of_methods, key=lambda method: float(np.mean(of_methods[method])))

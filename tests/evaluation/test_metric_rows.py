@@ -191,6 +191,18 @@ def test_the_best_baseline_has_the_best_mean_over_seeds():
     assert metrics.filter(method="ours")["difference"].to_list() == pytest.approx([0.1, 0.1])  # step and macro
 
 
+@pytest.mark.parametrize("titles", [("empty", "steady"), ("steady", "empty")])
+def test_a_baseline_without_a_value_is_not_the_best_in_whatever_order_they_are(titles: tuple[str, ...]):
+    """As of pairs with a probability of 0.8 and more, of which a baseline may have none."""
+    values = {"empty": np.nan, "steady": 0.5, "ours": 0.75}
+    cells = {(title, 0): {CELL: measured(values[title], values[title])} for title in (*titles, "ours")}
+    metrics = metric_rows({3: cells}, "toy", protocol="forecasts", baselines=titles)
+    assert set(metrics["best_baseline"]) == {"steady"}
+    assert metrics.filter(method="ours")["difference"].to_list() == [0.25, 0.25]
+    nobody = metric_rows({3: cells}, "toy", protocol="forecasts", baselines=["empty"])
+    assert nobody["best_baseline"].null_count() == nobody.height
+
+
 def test_a_mapping_names_the_method_with_which_each_is_compared():
     values = {(method, seed): value + seed / 8 for seed in (0, 1) for method, value in {"a": 0.5, "b": 0.7}.items()}
     values |= {("alone", 0): 0.9}
