@@ -4,11 +4,13 @@ P pairs
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
 from scipy.special import expit
 
 from dyformer.embedder import LabelledStep, Score
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.decoder import fit_decoder, score, strength_scores
 from dyformer.scoring.heads import TreesHead, fit_trees
@@ -41,12 +43,12 @@ class LogisticRegression:
         return lambda source_P, target_P: score(decoder, features.table(source_P, target_P))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class BoostedTrees:
     """Score a pair by gradient-boosted trees on its pair features."""
 
-    num_rounds: int = 80
-    max_leaves: tuple[int, ...] = (4, 8)
+    num_rounds: PositiveInt = 80
+    max_leaves: tuple[PositiveInt, ...] = (4, 8)
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Fit on all labelled pairs.

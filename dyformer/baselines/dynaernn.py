@@ -4,15 +4,17 @@ N nodes    U rows of a batch    L look-back    H, I hidden widths    D width    
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer.embedder import Embed
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, input_tensor, reconstruction_losses, row_targets, window_snapshots
 from dyformer.sampling.pairs import node_batches
@@ -21,21 +23,21 @@ from dyformer.sampling.seeded import seeded
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class DynAERNN:
     """A dense encoder of each of a node's last rows, an LSTM over them, and a decoder of its next row.
 
     A vector is the last state of the LSTM over the newest rows. Nodes without an edge in these have the same one.
     """
 
-    hidden: tuple[int, int] = (500, 300)
-    width: int = 128
-    look_back: int = 2
-    edge_factor: float = 5.0  # beta, of {0.1, 1, 2, 5}
-    epochs: int = 20
-    batch_rows: int = 200
-    num_empty: int = 2048  # sampled columns without an edge in a batch
-    learning_rate: float = 1e-3
+    hidden: tuple[PositiveInt, PositiveInt] = (500, 300)
+    width: PositiveInt = 128
+    look_back: PositiveInt = 2
+    edge_factor: PositiveFloat = 5.0  # beta, of {0.1, 1, 2, 5}
+    epochs: PositiveInt = 20
+    batch_rows: PositiveInt = 200
+    num_empty: PositiveInt = 2048  # sampled columns without an edge in a batch
+    learning_rate: PositiveFloat = 1e-3
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train on the window, and give the vectors as of its newest step. Raises ValueError for a window of one."""

@@ -4,14 +4,16 @@ N nodes    E edges of a snapshot    U rows of a batch    H hidden width    D wid
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from scipy import sparse
 from torch import Tensor, nn
 
 from dyformer.embedder import Embed
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import (
     RowTargets,
@@ -27,7 +29,7 @@ from dyformer.sampling.seeded import seeded
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class DynGEM:
     """The auto-encoder of SDNE, trained on each snapshot of the window from the weights of the one before.
 
@@ -35,17 +37,17 @@ class DynGEM:
     node's newest row; nodes without an edge there have the same one.
     """
 
-    hidden: tuple[int, int] = (500, 300)
-    width: int = 128
-    first_order: float = 1e-5  # alpha, of {1e-6, 1e-5}
-    edge_factor: float = 5.0  # beta, of {0.1, 1, 2, 5}
-    l1: float = 1e-6  # nu_1, of {1e-6, 1e-4}
-    l2: float = 1e-6  # nu_2, of {1e-6, 1e-4}
-    first_epochs: int = 20  # on the window's first snapshot
-    epochs: int = 10  # on each other one
-    batch_edges: int = 500
-    num_empty: int = 2048  # sampled columns without an edge in a batch
-    learning_rate: float = 1e-3
+    hidden: tuple[PositiveInt, PositiveInt] = (500, 300)
+    width: PositiveInt = 128
+    first_order: NonNegativeFloat = 1e-5  # alpha, of {1e-6, 1e-5}
+    edge_factor: PositiveFloat = 5.0  # beta, of {0.1, 1, 2, 5}
+    l1: NonNegativeFloat = 1e-6  # nu_1, of {1e-6, 1e-4}
+    l2: NonNegativeFloat = 1e-6  # nu_2, of {1e-6, 1e-4}
+    first_epochs: PositiveInt = 20  # on the window's first snapshot
+    epochs: PositiveInt = 10  # on each other one
+    batch_edges: PositiveInt = 500
+    num_empty: PositiveInt = 2048  # sampled columns without an edge in a batch
+    learning_rate: PositiveFloat = 1e-3
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train on the snapshots of the window in turn, and encode the rows of the newest one."""

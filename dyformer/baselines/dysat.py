@@ -6,16 +6,19 @@ E entries: a node of the batch and one of its neighbours, or itself    P positiv
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer.embedder import Embed
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, window_snapshots
 from dyformer.sampling.negative_sampling import drawn, inner_products, negative_sampling_loss, noise
@@ -27,7 +30,7 @@ SLOPE = 0.2  # of the leaky ReLU of graph attention
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class DySAT:
     """Structural attention in each snapshot, with shared weights, and causal attention over the steps.
 
@@ -35,22 +38,22 @@ class DySAT:
     vectors are those of the newest step.
     """
 
-    width: int = 128
-    structural_heads: int = 16
-    temporal_heads: int = 16
-    num_walks: int = 10  # from each node of a snapshot
-    walk_length: int = 40
-    walk_window: int = 10
-    batches: int = 400
-    epochs: int | None = None  # passes over the nodes; none: as many as the batches give
-    batch_nodes: int = 512
-    num_positives: int = 10  # for each node of a batch and each step
-    num_negatives: int = 10  # for each step of a batch, whose pairs share them as in the authors' code
-    negative_weight: float = 0.1  # w, of {0.01, 0.1, 1}: the best on step 2 of uci, which no table has
-    learning_rate: float = 1e-3
-    weight_decay: float = 5e-4
-    structural_dropout: float = 0.1
-    temporal_dropout: float = 0.5
+    width: PositiveInt = 128
+    structural_heads: PositiveInt = 16
+    temporal_heads: PositiveInt = 16
+    num_walks: PositiveInt = 10  # from each node of a snapshot
+    walk_length: PositiveInt = 40
+    walk_window: PositiveInt = 10
+    batches: PositiveInt = 400
+    epochs: PositiveInt | None = None  # passes over the nodes; none: as many as the batches give
+    batch_nodes: PositiveInt = 512
+    num_positives: PositiveInt = 10  # for each node of a batch and each step
+    num_negatives: PositiveInt = 10  # for each step of a batch, whose pairs share them as in the authors' code
+    negative_weight: NonNegativeFloat = 0.1  # w, of {0.01, 0.1, 1}: the best on step 2 of uci, which no table has
+    learning_rate: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 5e-4
+    structural_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    temporal_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train on the window, and give the vectors as of its newest step."""

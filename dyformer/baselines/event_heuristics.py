@@ -4,14 +4,16 @@ Q queries, n of a block    C candidates
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat
+from pydantic.dataclasses import dataclass
 
 from dyformer.embedder import RankEvents
+from dyformer.graphs.config import STRICT
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.visible_counts import (
     decayed_popularity,
@@ -98,7 +100,7 @@ def fallback_scores(log: EventLog, queries: EventQueries) -> Iterator[NDArray[np
         yield 20 * fraction_nC + 5 * cosine_nC + 0.3 * (np.log1p(hour_nC) + np.log1p(day_nC))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class PairMemory:
     """EdgeBank (Poursafaei et al., 2022) as in TGB 2.3.0: score 1 for pairs in the memory, 0 for the others.
 
@@ -107,7 +109,7 @@ class PairMemory:
     """
 
     memory: Literal["unlimited", "window"] = "unlimited"
-    window_fraction: float = 0.15
+    window_fraction: Annotated[float, Field(gt=0, le=1)] = 0.15
 
     def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:
         """Measure the time of training; validation has no effect."""
@@ -124,11 +126,11 @@ def _pairs_within(log: EventLog, queries: EventQueries, width: float) -> Iterato
         yield (time_nC >= (end_n - width)[:, None]).astype(np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Popularity:
     """Score a target by its visible events, each worth 0.5^(age / half-life); the half-life is in seconds."""
 
-    half_life: float = DAY
+    half_life: PositiveFloat = DAY
 
     def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:
         """Nothing is fitted; arguments have no effect."""

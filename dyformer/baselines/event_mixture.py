@@ -4,12 +4,14 @@ Q queries, n of a block    C candidates    K parts of the sum
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PositiveFloat
+from pydantic.dataclasses import dataclass
 
 from dyformer.embedder import RankEvents
+from dyformer.graphs.config import STRICT
 from dyformer.scoring.event_ranks import chosen_targets, event_ranks, mean_reciprocal_rank
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.visible_counts import decayed_popularity, last_contacts, move_fractions, query_blocks
@@ -20,7 +22,7 @@ MAX_CHOICE_CELLS = 1 << 22  # their scores of one part
 HOUR = 3_600.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class EventMixture:
     """An interpolation in the manner of Base3 (Kondrup, 2025): memory of pairs, popularity, co-occurrence.
 
@@ -30,7 +32,7 @@ class EventMixture:
     a source, as in messages, which get replies.
     """
 
-    half_life: float = 24 * HOUR  # of popularity, in seconds
+    half_life: PositiveFloat = 24 * HOUR  # of popularity, in seconds
     both_ways: bool = False
 
     def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:

@@ -4,17 +4,20 @@ N nodes known at a step    I inputs    O outputs of a layer    T steps of the wi
 """
 
 import copy
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer.embedder import Embed
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, gcn_matrix, window_snapshots
 from dyformer.sampling.negative_sampling import inner_products, negative_sampling_loss, uniform_negatives
@@ -25,7 +28,7 @@ SLOPE = (1 / 8 + 1 / 3) / 2  # mean slope of the randomised leaky ReLU that the 
 Evolution = Literal["O", "H"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvolveGCN:
     """Graph convolutions with weights of their own for each step, made from those of the step before by a GRU.
 
@@ -35,14 +38,14 @@ class EvolveGCN:
     """
 
     evolution: Evolution = "O"
-    width: int = 128
-    num_layers: int = 2
-    epochs: int = 200
-    patience: int = 20
-    learning_rate: float = 1e-3
-    num_negatives: int = 10  # for each positive pair
-    negative_weight: float = 1.0
-    validation_fraction: float = 0.1
+    width: PositiveInt = 128
+    num_layers: PositiveInt = 2
+    epochs: PositiveInt = 200
+    patience: PositiveInt = 20
+    learning_rate: PositiveFloat = 1e-3
+    num_negatives: PositiveInt = 10  # for each positive pair
+    negative_weight: NonNegativeFloat = 1.0
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train, and give the vectors as of `graph.until`. Raises ValueError for a history of one step."""
@@ -85,7 +88,7 @@ class EvolveGCN:
         return negative_sampling_loss(scores[0], scores[1], self.negative_weight)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ForecastTask:
     """Links of a step between nodes known before it, to forecast from the window before it."""
 

@@ -5,17 +5,19 @@ I, O width of inputs and outputs    Q negative nodes
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer.embedder import Embed
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.negative_sampling import drawn, inner_products, negative_sampling_loss, noise
 from dyformer.sampling.pairs import Pairs, node_batches
@@ -26,7 +28,7 @@ Aggregator = Literal["gcn", "mean", "max-pool", "lstm"]
 EMBEDDED_NODES = 1024  # of one batch of vectors
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class GraphSAGE:
     """Two layers that aggregate sampled neighbours, trained without labels so that nodes of one walk are near.
 
@@ -34,15 +36,18 @@ class GraphSAGE:
     """
 
     aggregator: Aggregator = "gcn"
-    width: int = 128
-    fan_out: tuple[int, int] = (25, 10)  # sampled neighbours in layer 1 and in layer 2, the one that gives the vectors
-    num_walks: int = 50  # from each node
-    walk_length: int = 5
-    batches: int = 1000  # at most
-    epochs: int = 1  # passes over the pairs of all walks
-    batch_pairs: int = 512
-    num_negatives: int = 20  # that all pairs of a batch share, as in the authors' code
-    learning_rate: float = 1e-5  # as in the authors' code: many steps let the vectors forget the popularity of a node
+    width: PositiveInt = 128
+    fan_out: tuple[PositiveInt, PositiveInt] = (
+        25,
+        10,
+    )  # sampled neighbours in layer 1 and in layer 2, the one that gives the vectors
+    num_walks: PositiveInt = 50  # from each node
+    walk_length: PositiveInt = 5
+    batches: NonNegativeInt = 1000  # at most
+    epochs: PositiveInt = 1  # passes over the pairs of all walks
+    batch_pairs: PositiveInt = 512
+    num_negatives: PositiveInt = 20  # that all pairs of a batch share, as in the authors' code
+    learning_rate: PositiveFloat = 1e-5  # as in the authors' code: many steps let vectors forget a node's popularity
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train on the union graph, and give the vectors of all nodes."""

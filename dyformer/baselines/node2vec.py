@@ -4,12 +4,14 @@ N nodes    D width    S walks    L nodes of a walk    K entries of the noise tab
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from dyformer.embedder import Embed
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.negative_sampling import noise
 from dyformer.sampling.walks import random_walks
@@ -18,19 +20,19 @@ NOISE_ENTRIES = 1 << 20  # of a table from which a negative node is drawn in one
 LAST_RATE = 1e-4  # fraction of the learning rate below which it does not decay
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Node2Vec:
     """Skip-gram with negative sampling over walks of the union graph, trained as word2vec is: pair by pair."""
 
-    width: int = 128
-    num_walks: int = 10  # from each node
-    walk_length: int = 80
-    window: int = 10  # each node's reach is drawn from 1 .. window, as in word2vec
-    return_parameter: float = 1.0  # p
-    in_out_parameter: float = 1.0  # q
-    num_negatives: int = 5
-    learning_rate: float = 0.025
-    epochs: int = 1
+    width: PositiveInt = 128
+    num_walks: PositiveInt = 10  # from each node
+    walk_length: PositiveInt = 80
+    window: PositiveInt = 10  # each node's reach is drawn from 1 .. window, as in word2vec
+    return_parameter: PositiveFloat = 1.0  # p
+    in_out_parameter: PositiveFloat = 1.0  # q
+    num_negatives: PositiveInt = 5
+    learning_rate: PositiveFloat = 0.025
+    epochs: PositiveInt = 1
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Walk and train; a node without an edge in the window gets the vector 0."""

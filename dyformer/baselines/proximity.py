@@ -4,12 +4,14 @@ N nodes    P pairs    S distinct sources of the pairs    B sources of a block   
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
 
 from dyformer.embedder import LabelledStep, Score
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.distances import distance_block
 from dyformer.graphs.pagerank import TABLE_ITERATIONS, chebyshev
 from dyformer.graphs.prepared_graph import PreparedGraph
@@ -41,11 +43,11 @@ class PersonalizedPageRank:
         return score_pairs
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ShortestPath:
     """Score a pair by the negative distance of its ends; all distances from `max_distance` on count as equal."""
 
-    max_distance: int = 6
+    max_distance: PositiveInt = 6
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Read the union of the newest `history_window` steps; labels have no effect."""

@@ -3,13 +3,16 @@
 N nodes    P pairs    R interactions    K distinct ordered pairs
 """
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic.dataclasses import dataclass
 
 from dyformer.embedder import LabelledStep, Score
+from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import interactions_of
 from dyformer.sampling.pairs import distinct
@@ -19,7 +22,7 @@ from dyformer.scoring.pair_features import path_scores
 HALF_LIFE = 1.0  # windows
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DecayedContacts:
     """Interactions of nodes that differ, each worth 0.5^(age / half-life); the age is measured in windows."""
 
@@ -56,7 +59,7 @@ def decayed_contacts(graph: PreparedGraph, half_life: float = HALF_LIFE) -> Deca
     return DecayedContacts(num_nodes=num_nodes, key_K=key_K, contact_K=contact_K, activity_N=activity_N)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ContactRecency:
     """Score a pair by its decayed contacts: sent + 0.7 received + 1e-5 times the target's activity.
 
@@ -65,9 +68,9 @@ class ContactRecency:
     that of both ends.
     """
 
-    half_life: float = HALF_LIFE
-    received_weight: float = 0.7
-    activity_weight: float = 1e-5
+    half_life: PositiveFloat = HALF_LIFE
+    received_weight: NonNegativeFloat = 0.7
+    activity_weight: NonNegativeFloat = 1e-5
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Count the contacts of the history; of labels only counts whether their pairs have a direction."""
@@ -83,7 +86,7 @@ class ContactRecency:
         return score_pairs
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class LatestContact:
     """Rank a source's past partners by the time of the newest interaction in either direction, then other targets.
 
@@ -94,7 +97,7 @@ class LatestContact:
     """
 
     newest_only: bool = False
-    half_life: float = HALF_LIFE
+    half_life: PositiveFloat = HALF_LIFE
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Find the newest contacts of the history; of labels only counts whether their pairs have a direction."""
@@ -128,11 +131,11 @@ def _latest_contacts(graph: PreparedGraph) -> tuple[int, NDArray[np.int64], NDAr
     return num_nodes, key_K, position_K, newest_N
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ActiveAdamicAdar:
     """Score a pair by its Adamic-Adar score times the decayed activity of both ends."""
 
-    half_life: float = HALF_LIFE
+    half_life: PositiveFloat = HALF_LIFE
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Read the union of the history and count its contacts; labels have no effect."""

@@ -8,14 +8,17 @@ that the state's lists hold. A target without a row follows below these, by its 
 those of `dyformer.streams.event_state`.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 
+from dyformer.graphs.config import STRICT
 from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
 from dyformer.scoring.event_tables import FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
@@ -45,7 +48,7 @@ def _past_and_new(part_P: NDArray[np.int64]) -> tuple[Any, Any]:
     return ~is_new_R, is_new_R
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FittedEventForecaster:
     """The three heads, and the settings of the state whose features they read."""
 
@@ -101,7 +104,7 @@ class FittedEventForecaster:
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON, of which `from_record` makes an equal object."""
-        return asdict(self)
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FittedEventForecaster":
@@ -115,7 +118,7 @@ class FittedEventForecaster:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class EventForecaster:
     """Rank a source's next target by counts of all events so far: three small models of boosted trees.
 
@@ -124,12 +127,12 @@ class EventForecaster:
     """
 
     directed: bool = True  # with one side: False lets an event count for both of its ends
-    half_lives: tuple[float, ...] = HALF_LIVES  # in seconds
-    rank: int = RANK  # of the decomposition of contacts whose vectors rank new partners; 0: none
-    left_out: float = 0.1  # fraction of the training events, the earliest ones
-    gate_rounds: int = 120
-    past_rounds: int = 360
-    new_rounds: int = 120
+    half_lives: tuple[PositiveFloat, ...] = HALF_LIVES  # in seconds
+    rank: NonNegativeInt = RANK  # of the decomposition of contacts whose vectors rank new partners; 0: none
+    left_out: Annotated[float, Field(ge=0, lt=1)] = 0.1  # fraction of the training events, the earliest ones
+    gate_rounds: PositiveInt = 120
+    past_rounds: PositiveInt = 360
+    new_rounds: PositiveInt = 120
 
     def fit_events(
         self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int, done: Done = unreported

@@ -23,7 +23,7 @@ from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.sampling.pairs import Pairs
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, TooFewPastEvents, fit_on_past
 from dyformer.scoring.heads import Head, fit_scaled_heads, head_from_record, mean_logits, plain_values
-from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, stacked
+from dyformer.scoring.labelled_tables import LabelledTable, check_labelled, digest_of, labelled_table, stacked
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import INDEX, EventState, StateSettings, names
 
@@ -181,8 +181,10 @@ class EventPairForecaster:
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Fit on the labelled pairs and return the scores of pairs for the step after `graph.until`.
 
-        Raises ValueError where the labelled pairs are all of one kind, or a history has no interactions.
+        Raises ValueError without a labelled step, where their pairs are all of one kind, or a history has no
+        interactions.
         """
+        check_labelled(labelled)
         log, settings = _event_log(graph.history), self._settings(graph.history)
         ascending = sorted(labelled, key=lambda step: step.before.until)
         earlier = log.head(_num_events(ascending[0].before.history))

@@ -30,6 +30,7 @@ from dyformer.scoring.labelled_tables import (
     Inputs,
     LabelledTable,
     PairTable,
+    check_labelled,
     digest_of,
     known_inputs,
     labelled_table,
@@ -131,12 +132,13 @@ class Forecaster:
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Fit on the labelled pairs and return the scores of pairs for the step after `graph.until`.
 
-        Raises ValueError where the labelled pairs are all of one kind.
+        Raises ValueError without a labelled step, or where their pairs are all of one kind.
         """
         return ForecasterScore(forecaster=self, fitted=self.fitted(labelled), graph=graph)
 
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
         """Fit the heads on all labelled pairs, or return what was fitted on equal ones. Raises like `fit_pairs`."""
+        check_labelled(labelled)
         directed, ranked = labelled[0].directed, labelled[0].ranked
         tables = [
             (

@@ -44,12 +44,19 @@ def pair_features(graph: PreparedGraph) -> PairFeatures:
     return _FEATURES[graph]
 
 
+def check_labelled(labelled: Sequence[LabelledStep]) -> None:
+    """Raise ValueError where a method that learns from labelled steps has none."""
+    if not labelled:
+        raise ValueError("found no labelled step: expected at least one labelled step with pairs to fit on")
+
+
 def labelled_tables(labelled: Sequence[LabelledStep]) -> tuple[LabelledTable, LabelledTable, LabelledTable | None]:
     """Give three tables of pair features: to fit on, to choose a setting on, and of the older steps.
 
     The first two are the halves of the newest step's pairs. There is no third one without older steps. Features of
-    a step's pairs are read from the steps before it.
+    a step's pairs are read from the steps before it. Raises ValueError without a step.
     """
+    check_labelled(labelled)
     newest, *older = map(labelled_pair_features, labelled)
     is_first_P = first_half(newest.positive_P)
     return _rows(newest, is_first_P), _rows(newest, ~is_first_P), stacked(*older) if older else None

@@ -153,7 +153,7 @@ def test_an_epoch_has_as_many_pairs_as_the_walks():
     log = random_graph(np.random.default_rng(0), num_nodes=20, num_steps=2, num_edges=30)
     graph, nodes = prepare_graph(log, until=2, config=GraphConfig()), np.arange(20)
     method = GraphSAGE(width=4, batches=99, epochs=9, num_walks=3, batch_pairs=16)
-    num_batches = -(-3 * 4 * np.count_nonzero(graph.union.degree) // 16)  # four later nodes of each walk
+    num_batches = int(-(-3 * 4 * np.count_nonzero(graph.union.degree) // 16))  # four later nodes of each walk
 
     def vectors(**changes):
         return replace(method, **changes).fit(graph, seed=0)(nodes)

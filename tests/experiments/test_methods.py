@@ -1,8 +1,9 @@
 """The registry of methods, their names on a command line, and their titles, known before any is imported."""
 
+import math
 import pickle
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -123,7 +124,7 @@ def test_all_built_in_methods_stand_beside_a_class_of_the_users_own():
 
 
 MODULE = """
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 import numpy as np
 
 @dataclass(frozen=True)
@@ -193,6 +194,36 @@ def test_the_record_of_a_method_changes_with_its_hyper_parameters_and_its_source
     own_module.write_text(MODULE + "\n# other\n")
     assert record_of(mine) != before
     assert record_of(METHODS["EdgeBank (last)"]) == "EdgeBank(memory='last')"
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1.0, "1"])
+def test_a_number_that_is_none_of_its_setting_is_refused_by_name(value: Any):
+    numbers = [
+        (method, field.name)
+        for method in (*METHODS.values(), *EVENT_METHODS.values())
+        if is_dataclass(method)
+        for field in fields(method)
+        if isinstance(getattr(method, field.name), float)
+    ]
+    assert (METHODS["node2vec"], "return_parameter") in numbers
+    for method, name in [*numbers, (EVENT_METHODS["Event forecaster"], "rank"), (METHODS["node2vec"], "width")]:
+        with pytest.raises(ValueError, match=name):
+            replace(method, **{name: value})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", ["return_parameter", "in_out_parameter", "learning_rate", "width", "num_walks"])
+def test_node2vec_has_no_setting_of_zero(name: str):
+    with pytest.raises(ValueError, match=f"{name}\n.*greater than 0"):
+        replace(METHODS["node2vec"], **{name: 0})
+
+
+def test_a_method_that_learns_from_labelled_steps_is_refused_without_one():
+    graph = random_graph(np.random.default_rng(0), num_nodes=9, num_steps=3, num_edges=9)
+    past = prepare_graph(graph, until=2, config=GraphConfig())
+    learners = {"Logistic regression on pair features", "Boosted trees on pair features"}
+    for title in learners | {"Forecaster without vectors", "Event forecaster by pair"}:
+        with pytest.raises(ValueError, match="at least one labelled step"):
+            METHODS[title].fit_pairs(past, ())  # pyright: ignore[reportAttributeAccessIssue]
 
 
 BROKEN = """
