@@ -47,6 +47,9 @@ FOREIGN = {
     rb"version https://git-lfs": "a Git LFS pointer instead of the log (get it with `git lfs pull`)",
 }
 """Patterns of how files of other formats begin."""
+JSON_ARRAY = re.compile(r'\s*(?:\[\s*)+(?:[{"]|-?\d+\s*,|\]?\s*$)')
+"""The first line of an array, and not of a log with an id such as [deleted]."""
+BRACED_ID = re.compile(r"\s*\{[\dA-Fa-f-]{36}\}")
 CONTROL = bytes([0, *range(4, 9), *range(14, 27)])  # without those that separate fields or color a terminal
 
 Row = list[str]
@@ -226,9 +229,9 @@ def _loosely_parsed(text: str, separator: str) -> Row:
 def _text_sample(file: RawFile, lines: pl.DataFrame, comment_marks: str) -> Sample:
     is_row = [_is_row(text, comment_marks) for text in lines["raw"]]
     line, first = lines.filter(pl.Series(is_row)).select("line", "raw").row(0)
-    if first.lstrip().startswith("["):
+    if JSON_ARRAY.match(first):
         raise DamagedLog(f"{file.name}, line {line} starts a JSON array: write one JSON object a line")
-    if first.lstrip().startswith("{"):
+    if first.lstrip().startswith("{") and not BRACED_ID.match(first):
         return _json_sample(file, lines)
     return Sample(file=file.name, format="delimited", lines=lines, comment_marks=comment_marks)
 

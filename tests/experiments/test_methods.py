@@ -214,7 +214,7 @@ def test_a_number_that_is_none_of_its_setting_is_refused_by_name(value: Any):
 @pytest.mark.parametrize("name", ["return_parameter", "in_out_parameter", "learning_rate", "width", "num_walks"])
 def test_node2vec_has_no_setting_of_zero(name: str):
     with pytest.raises(ValueError, match=f"{name}\n.*greater than 0"):
-        replace(METHODS["node2vec"], **{name: 0})
+        replace(METHODS["node2vec"], **{name: 0})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_method_that_learns_from_labelled_steps_is_refused_without_one():

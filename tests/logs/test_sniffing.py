@@ -33,6 +33,16 @@ def test_the_separator_is_the_one_that_leaves_a_time():
     assert read("a;b,c,d;2024-01-01\ne;f,g,h;2024-01-02\n").events["target"].to_list() == ["b,c,d", "f,g,h"]
 
 
+@pytest.mark.parametrize(
+    "name", ["[deleted]", "[[Main Page]]", "[2001:db8::1]", "[7]", "[]", "{6F9619FF-8B86-D011-B42D-00C04FC964FF}"]
+)
+def test_an_id_in_brackets_at_the_start_of_a_log_is_no_json(name):
+    assert ends(read(f"{name},b,{EPOCH}\nb,{name},{EPOCH}\n")) == [
+        (name, "b", EPOCH * SECOND),
+        ("b", name, EPOCH * SECOND),
+    ]
+
+
 @pytest.mark.parametrize("separator", [":", "^", ".", "-", "]", "\\", "#", "x"])
 def test_any_other_single_character_separates_when_declared(separator):
     text = f'1{separator}"2{separator}3"{separator}{EPOCH}\n4{separator}5{separator}{EPOCH}\n'
@@ -193,6 +203,11 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
         ("1,2;3,4;5,6\n" * 3, {}, AmbiguousLog, r"comma and semicolon separate equally well"),
         ("a,b,c\n".encode("utf-16"), {}, DamagedLog, r"part-0.log is UTF-16"),
         ('[{"source": 1}]', {}, DamagedLog, r"JSON array: write one JSON object a line"),
+        ('[\n{"source": 1}]', {}, DamagedLog, r"JSON array"),
+        (f'[["a", "b", {EPOCH}],\n', {}, DamagedLog, r"JSON array"),
+        (f"[[1, 2, {EPOCH}],\n", {}, DamagedLog, r"JSON array"),
+        (f"[-1, 2, {EPOCH}]\n", {}, DamagedLog, r"JSON array"),
+        ("[]\n", {}, DamagedLog, r"JSON array"),
         ("{broken\n{worse\n", {}, DamagedLog, r"no line of its start is valid JSON"),
         (GOOD, {"format": "jsonl"}, DamagedLog, r"declared as jsonl, but its start reads as delimited"),
         ("% sym positive\n1 2 5\n2 3 1\n", {}, UnreadableTime, r"weights but no times"),
