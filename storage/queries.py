@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 import duckdb
 import polars as pl
 
+from dyformer.logs.validation import FIRST_CLOCK_TIME, LAST_CLOCK_TIME
 from storage.artifacts.artifact import MANIFEST, open_artifact, without_manifest
 from storage.bytes import files
 from storage.bytes.checksums import Damaged, link_in
@@ -47,6 +48,10 @@ LOGGING = re.compile(r"\benable_logging\b", re.IGNORECASE)
 
 FOREIGN = re.compile(r"\b(INTERVAL|UNION|BIT)\b")
 """Types of DuckDB that polars lacks. A difference of two times is an interval."""
+
+
+MICROSECONDS = {pl.Date: 86_400_000_000, pl.Datetime("ms"): 1_000, TIMESTAMP: 1}
+"""Units of the types with times that polars cannot print."""
 
 
 class QueryFailed(ValueError):
@@ -86,7 +91,26 @@ def query(layout: Layout, statement: str, on_damage: OnDamage = stop) -> pl.Data
             raise QueryFailed(f"{error}\nviews: {views}") from error
     if rows is None:
         raise QueryFailed(f"{statement!r} returns no rows: write a select\nviews: {views}")
+    for column in rows:
+        if _has_far_times(column):
+            raise QueryFailed(
+                f"the column {column.name} has times outside the years 1 to 9999, such as infinity: select them as"
+                f" text, {column.name}::varchar"
+            )
     return rows
+
+
+def _has_far_times(column: pl.Series) -> bool:
+    """Whether a column has times that no calendar of Python has: printing them ends the process."""
+    if isinstance(column.dtype, pl.List | pl.Array):
+        return _has_far_times(column.explode())
+    if isinstance(column.dtype, pl.Struct):
+        return any(map(_has_far_times, column.struct.unnest()))
+    dtype = pl.Datetime(column.dtype.time_unit) if isinstance(column.dtype, pl.Datetime) else column.dtype
+    unit = MICROSECONDS.get(dtype)
+    if unit is None:
+        return False
+    return not column.to_physical().is_between(FIRST_CLOCK_TIME // unit, LAST_CLOCK_TIME // unit).all()
 
 
 def _frame(rows: duckdb.DuckDBPyRelation) -> pl.DataFrame:

@@ -73,6 +73,15 @@ def test_files_have_the_published_tables(forecasts: str, snapshots: str, tmp_pat
     assert pl.read_csv(folder / "forecasts.csv").height == read_table(forecasts, "forecasts").height
 
 
+def test_a_folder_has_one_export_and_the_users_own_files(forecasts: str, tmp_path: Path):
+    folder = tmp_path / "out" / "dataset=mylog"
+    folder.mkdir(parents=True)
+    (folder / "notes.csv").write_text("mine")
+    for kind in ("parquet", "csv", "parquet"):
+        written = export("mylog", str(tmp_path / "out"), kind)
+        assert sorted(folder.iterdir()) == sorted([*map(Path, written), folder / "notes.csv"])
+
+
 def test_an_export_that_cannot_be_written_leaves_that_of_before(
     forecasts: str,
     snapshots: str,  # noqa: F811

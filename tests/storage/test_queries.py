@@ -229,3 +229,27 @@ def test_times_of_a_log_whose_declaration_is_lost_are_not_guessed(layout: Layout
     Path(layout.declaration("chat")).unlink()
     with pytest.raises(Damaged, match="declaration"):
         query(layout, "select max(time) from events")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'infinity'::timestamp",
+        "'-infinity'::timestamptz",
+        "'infinity'::date",
+        "'-infinity'::date",
+        "timestamp '10000-01-01'",
+        "date '10000-01-01'",
+        "timestamp '0001-01-01 00:00:00' - interval 1 second",
+        "['infinity'::timestamp]",
+        "{'of': [date 'infinity']}",
+    ],
+)
+def test_a_time_that_no_calendar_has_is_refused_by_its_column(layout: Layout, value: str):
+    with pytest.raises(QueryFailed, match=r"the column late .* years 1 to 9999.*late::varchar"):
+        query(layout, f"select 1 as one, {value} as late")
+
+
+def test_times_of_the_first_and_the_last_year_are_rows(layout: Layout):
+    statement = "select timestamp '0001-01-01' a, timestamp '9999-12-31 23:59:59.999999' b, date '9999-12-31' c, [null]"
+    assert query(layout, statement).select("a", "b").row(0) == (datetime.min, datetime.max)  # noqa: DTZ901

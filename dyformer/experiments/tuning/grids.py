@@ -70,7 +70,7 @@ def num_points(title: str) -> int:
 
 
 def with_settings(method: Method, settings: Settings) -> Method:
-    """Return a method with some settings changed. Raises TypeError or UnknownSetting for a name that it lacks."""
+    """Return a method with some settings changed. Raises ValueError for a name that it lacks."""
     if isinstance(method, Variation):
         changed = replace(method, chosen=settings)
         changed.changed(changed.experiment)  # so that a wrong name or value is refused here

@@ -2,8 +2,9 @@
 
 import io
 import json
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import polars as pl
 
@@ -33,6 +34,7 @@ def export(dataset: str, to: str, kind: Format | None = None) -> list[str]:
     `ledger.parquet`, or CSV, in which a list is JSON. In a database they are the tables `dyformer_forecasts`,
     `dyformer_vectors` and `dyformer_ledger`, which hold all datasets, and all change in one transaction. Forecasts of
     earlier steps stay there. What the newest publication lacks goes: vectors, and after a rollback later forecasts.
+    In a folder, so do the files of an export in the other format.
 
     Args:
         dataset: name of the log.
@@ -63,8 +65,9 @@ def export(dataset: str, to: str, kind: Format | None = None) -> list[str]:
     folder = to.rstrip("/") if files.is_remote(to) else str(Path(to).absolute())
     contents = {f"{folder}/dataset={dataset}/{name}.{kind}": _encoded(table, kind) for name, table in tables.items()}
     files.write_all(contents)  # forecasts, vectors and ledger are of one publication; the ledger comes last
-    for name in set(PUBLISHED_KINDS) - set(tables):  # of an earlier publication
-        files.remove(f"{folder}/dataset={dataset}/{name}.{kind}")
+    for name, earlier in product(KEYS, get_args(Format)):  # of an earlier publication, or in the other format
+        if (address := f"{folder}/dataset={dataset}/{name}.{earlier}") not in contents:
+            files.remove(address)
     return list(contents)
 
 

@@ -164,7 +164,7 @@ def test_every_trained_baseline_has_a_grid_with_its_usual_settings():
 def test_an_unknown_title_or_setting_is_refused():
     with pytest.raises(ValueError, match="'L3' has no settings to search: expected one of node2vec"):
         grid_of("L3")
-    with pytest.raises(TypeError, match="no_such"):
+    with pytest.raises(ValueError, match="no_such"):
         with_settings(METHODS["DySAT"], {"no_such": 1})
     with pytest.raises(UnknownSetting, match="no_such"):
         with_settings(METHODS["DyFormer"], {"no_such": 1})
