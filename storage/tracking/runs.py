@@ -180,6 +180,10 @@ class TrackedRun:
         """Set tags of the run; the newest value of each is kept."""
         mlflow_client.send_tags(self.tracker.client(), self.run_id, _texts(tags))
 
+    def metric_names(self) -> set[str]:
+        """Names of the metrics that MLflow has of the run."""
+        return set(self.tracker.client().get_run(self.run_id).data.metrics)
+
     def metrics(self, metrics: Mapping[str, float], *, step: int = 0, replace: bool = False) -> None:
         """Track metrics of one step or epoch; sent together, as files are, by `flush` and at the end of the run.
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import os
 import re
 import shlex
@@ -308,6 +309,10 @@ def test_another_evaluation_of_the_same_training_replaces_the_one_before(run: Ru
     assert len(halved) == 4
     assert {name: changed[name] for name in halved} == pytest.approx(halved)
     assert (changed["promotion/difference"], changed["promotion/level"]) == (0.2, 0.75)
+    untested = track(rows, {**summary["promotion"], "difference": None, "num_queries": None, "level": None})
+    of_a_test = {name for name in before if name.startswith("promotion/")}
+    assert len(of_a_test) == 5
+    assert {name for name, value in untested.items() if math.isnan(value)} == of_a_test
     assert track(rows, summary["promotion"]) == before
     assert client.get_run(tracked["run"]).data.tags["code"] == summary["code"] == run["code"]
     track_run(tracker, rows, {**summary, "code": "of an earlier version"})

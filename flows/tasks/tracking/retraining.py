@@ -1,6 +1,7 @@
 """A retraining -> its run in MLflow: losses while it trains; of its report scores, metrics, files and the model."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
 TRAINING = "training.json"
+OF_A_TEST = ("num_queries", "level")
 NUM_DESCRIBED = 5  # methods in the description of a run
 
 
@@ -220,11 +222,13 @@ def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
     champion = promotion["champion"]
     run.tags({"promoted": promotion["promoted"], "promotion_reason": promotion["reason"]})
     run.tags({"champion": champion["title"] if champion else "none"})
-    if promotion["difference"] is not None:
-        names = ("difference_low", "difference", "difference_high")
-        values = dict(zip(names, promotion["difference"], strict=True))
-        values |= {name: promotion[name] for name in ("num_queries", "level")}
-        run.metrics({f"promotion/{name}": value for name, value in values.items()}, replace=True)
+    names = [f"promotion/{name}" for name in ("difference_low", "difference", "difference_high", *OF_A_TEST)]
+    if promotion["difference"] is None:  # MLflow removes no metric, so that those of a promotion before are NaN
+        metrics = dict.fromkeys(run.metric_names().intersection(names), math.nan)
+    else:
+        values = [*promotion["difference"], *(promotion[name] for name in OF_A_TEST)]
+        metrics = dict(zip(names, values, strict=True))
+    run.metrics(metrics, replace=True)
 
 
 def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
