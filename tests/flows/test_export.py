@@ -137,9 +137,11 @@ def test_the_ledger_is_written_last(
     written: list[str] = []
     monkeypatch.setattr(files, "renamed", lambda temporary, path: written.append(str(path)))
     monkeypatch.setattr(files, "write_bytes", lambda address, content: written.append(address))
+    monkeypatch.setattr(files, "remove", lambda address: written.append(f"no {address}"))
     to = f"{prefix}{tmp_path}/out"
     export("mylog", to)
-    assert written == [f"{to}/dataset=mylog/{name}.parquet" for name in ("forecasts", "vectors", "ledger")]
+    names = [f"{to}/dataset=mylog/{name}" for name in ("forecasts", "vectors", "ledger")]
+    assert written == [f"{name}.parquet" for name in names] + [f"no {name}.csv" for name in names]
 
 
 def test_files_go_to_an_object_store(forecasts: str, s3_bucket: str, tmp_path: Path):
