@@ -126,8 +126,17 @@ def _remote(spec: str) -> list[str]:
     except OSError as error:
         raise LogNotFound(str(error)) from error
     if glob.has_magic(spec):
-        return [address for address in addresses if fnmatch.fnmatchcase(address, spec)]
+        return [address for address in addresses if _fits(address.split("/"), spec.split("/"))]
     return [address for address in addresses if _is_data(PurePosixPath(address.removeprefix(folder)))]
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether an object's address fits a pattern as on a disk, where `*` is within a name, and `**` is any folders."""
+    if not (parts and pattern):
+        return not parts and set(pattern) <= {"**"}
+    if pattern[0] == "**":
+        return _fits(parts, pattern[1:]) or _fits(parts[1:], pattern)
+    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
 
 
 def _is_data(path: PurePath) -> bool:

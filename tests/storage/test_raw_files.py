@@ -404,6 +404,12 @@ def test_files_folders_and_patterns_of_an_object_store(bucket):
     assert contents(f"{bucket}/one/") == [LOG, OTHER, LOG]
     assert contents(f"{bucket}/one/?.csv*") == [LOG, OTHER]
     assert contents(f"{bucket}/*/deep/*") == [LOG]
+    assert contents(f"{bucket}/one/*.csv*") == [LOG, OTHER], "as on a disk, not those of folders below"
+    assert contents(f"{bucket}/one/**/*.csv") == contents(f"{bucket}/**/[bc].csv") == [OTHER, LOG]
+    assert contents(f"{bucket}/one/**") == [b"", LOG, OTHER, LOG]
+    for spec in ("*.csv", "o?e", "one/*.csv/x", "*/*/*/*"):
+        with pytest.raises(LogNotFound, match="no file matches"):
+            contents(f"{bucket}/{spec}")
     with pytest.raises(LogNotFound, match=f"{bucket}/two"):
         contents(f"{bucket}/two")
     with pytest.raises(DamagedLog, match=r"s3://.*/cut.gz breaks off"):
