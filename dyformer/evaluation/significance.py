@@ -18,6 +18,7 @@ TESTS_SCHEMA = pl.Schema(
         "num_differences": pl.Int64(),  # steps x seeds
         "num_above": pl.Int64(),  # of them, those in which the method is above the baseline, and below it
         "num_below": pl.Int64(),
+        "is_above": pl.Boolean(),  # whether the ranks of the former have the greater sum, by which the test decides
         "p": pl.Float64(),
         "p_holm": pl.Float64(),
     }
@@ -50,7 +51,8 @@ def wilcoxon_tests(metrics: pl.DataFrame, *, slice_name: str = "all") -> pl.Data
         p_values = [_signed_rank(difference_T) for difference_T in differences.values()]
         for (name, difference_T), p, corrected in zip(differences.items(), p_values, holm(p_values), strict=True):
             num_above, num_below = int((difference_T > 0).sum()), int((difference_T < 0).sum())
-            tests.append((method, name, len(difference_T), num_above, num_below, p, corrected))
+            signed = num_above, num_below, _is_above(difference_T)
+            tests.append((method, name, len(difference_T), *signed, p, corrected))
     return pl.DataFrame(tests, schema=TESTS_SCHEMA, orient="row")
 
 
@@ -61,6 +63,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     corrected_T = np.empty(len(p_T))
     corrected_T[order_T] = np.maximum.accumulate(p_T[order_T] * np.arange(len(p_T), 0, -1))
     return np.minimum(corrected_T, 1).tolist()
+
+
+def _is_above(difference_T: NDArray[np.float64]) -> bool:
+    from scipy.stats import rankdata  # late, because it takes 0.4 s to import
+
+    unequal_T = difference_T[difference_T != 0]
+    return bool(np.sign(unequal_T) @ rankdata(np.abs(unequal_T)) > 0)
 
 
 def _signed_rank(difference_T: NDArray[np.float64]) -> float:

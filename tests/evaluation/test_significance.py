@@ -92,6 +92,14 @@ def test_equal_methods_do_not_differ_and_a_slice_has_tests_of_its_own():
     assert wilcoxon_tests(rows, slice_name="new")["p_holm"].to_list() == [2 / 2**7]
 
 
+def test_equal_values_have_no_rank_in_the_side_of_a_test():
+    """The ranks above are 5 and 3, those below 1, 2 and 4; with ranks of the two equal values below would be more."""
+    difference_T = np.array([0.5, 0.3, -0.1, -0.2, -0.4, 0.0, 0.0])
+    rows = {"mine": 0.5 + difference_T, "BASE": np.full(7, 0.5)}
+    assert wilcoxon_tests(metric_rows(rows))["is_above"].to_list() == [True]
+    assert wilcoxon_tests(metric_rows({**rows, "mine": 0.5 - difference_T}))["is_above"].to_list() == [False]
+
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]

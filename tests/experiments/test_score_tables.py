@@ -169,8 +169,27 @@ def test_a_sentence_a_method_counts_the_baselines_that_it_is_significantly_above
     assert title == "Signed-rank tests over steps and seeds, p < 0.05 after Holm's correction:"
     assert sentence == "ours: above 1 of 1 baselines, below 0; above L3 in 11 of 11 (p = 0.00098)"
     tests = significance_table(rows)
-    assert tests.columns == ["slice", "method", "baseline", "num_differences", "num_above", "num_below", "p", "p_holm"]
+    numbers = ["num_differences", "num_above", "num_below", "is_above", "p", "p_holm"]
+    assert tests.columns == ["slice", "method", "baseline", *numbers]
     assert tests.select("slice", "method", "num_above").rows() == [("all", "ours", 11)]
+
+
+@pytest.mark.parametrize(("sign", "above_below"), [(1, (1, 0)), (-1, (0, 1))])
+def test_a_test_has_the_side_of_its_ranks_and_not_that_of_most_steps(sign: int, above_below: tuple[int, int]):
+    """In fewer steps, but far above: the sentence had the other side."""
+    differences = [0.1 + number / 1000 for number in range(14)] + [-number / 10_000 for number in range(1, 17)]
+    rows = metrics(
+        *(
+            (method, 0, str(step), "all", 0.5 + sign * difference * (method == "ours"))
+            for step, difference in enumerate(differences, start=3)
+            for method in ("ours", "L3")
+        ),
+        best_baseline=pl.lit("L3"),
+    )
+    _, sentence = significance(rows)
+    num_above = 14 if sign > 0 else 16
+    expected = "ours: above {} of 1 baselines, below {}; above L3 in {} of 30 (p = 0.047)"
+    assert sentence == expected.format(*above_below, num_above)
 
 
 def test_the_table_holds_only_the_auc_of_the_paper_protocol_and_of_the_dataset():

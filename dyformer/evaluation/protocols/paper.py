@@ -74,7 +74,6 @@ PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
 OLDER_LINKS = 5_000
 """Links of an older labelled step at most, so that a fit on a large log takes seconds."""
 SIGNIFICANT = 0.05
-IS_ABOVE = pl.col("num_above") > pl.col("num_below")
 TESTS_TITLE = f"Signed-rank tests over steps and seeds, p < {SIGNIFICANT} after Holm's correction:"
 
 
@@ -175,7 +174,7 @@ def significance(rows: pl.DataFrame, slice_name: str = "all") -> list[str]:
     for method in sorted(tests["method"].unique(), key=lambda method: (-values.get(method, 0), method)):
         method_tests = tests.filter(method=method)
         significant = method_tests.filter(pl.col("p_holm") < SIGNIFICANT)
-        num_above, num_below = (len(significant.filter(condition)) for condition in (IS_ABOVE, ~IS_ABOVE))
+        num_above, num_below = (len(significant.filter(is_above=side)) for side in (True, False))
         sentence = f"{method}: above {num_above} of {len(method_tests)} baselines, below {num_below}"
         sentences += [sentence + _against(test) for test in method_tests.filter(baseline=best).to_dicts()] or [sentence]
     return [TESTS_TITLE, *sentences] if sentences else []
