@@ -177,7 +177,6 @@ class LiveService:
 
     def _refit(self) -> None:
         version = self.opened.version
-        self._next_fit = time.monotonic() + SECONDS_BETWEEN_FITS  # of one that fails
         try:
             self._refit_forecaster(version)
             self._fit_horizons()
@@ -188,6 +187,7 @@ class LiveService:
             self._horizons_of = version
         except Exception as error:  # noqa: BLE001, because it is tried again
             self.show(f"the horizons could not be fitted: {error or type(error).__name__}")
+            self._next_fit = time.monotonic() + SECONDS_BETWEEN_FITS
 
     def _refit_forecaster(self, version: int) -> None:
         """Fit a forecaster where each stored one was fitted on rows that were taken back; the next look opens it."""
@@ -217,7 +217,6 @@ class LiveService:
         with self._changing:
             if times_taken_back == self._times_taken_back:
                 self.horizons, self._horizons_of = fitted, opened.version
-            self._next_fit = 0.0
 
     def _is_behind(self) -> bool:
         is_late = self.num_late > 0 and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE
