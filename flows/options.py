@@ -29,7 +29,8 @@ Epochs = Annotated[
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0)]
+LAST_SEED = 2**32 - 1
+Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0, max=LAST_SEED)]
 AsOf = Annotated[
     str | None,
     typer.Option(

@@ -70,6 +70,7 @@ def rank(
         of_pairs = [open_horizon(opened, length, at=time, show=_show, layout=layout) for length in lengths.values()]
         ranking = opened.ranking.rank(source, at=time, k=k, horizon=next(iter(of_pairs), None))
     record = {**ranking_record(opened, ranking), "horizon": horizon}
+    _check_source(source, record["num_events"])
     if as_json:
         print_json(record)
         return
@@ -81,6 +82,12 @@ def rank(
         when = f"after the newest event, of {written_moment(newest, unit)}"
     print_frame(pl.DataFrame(rows, schema=COLUMNS, orient="row"), f"{within} of {source} {when}")
     print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
+
+
+def _check_source(source: str, num_events: int) -> None:
+    """Raise BadParameter for a misspelt option. Unknown options are taken as sources, because an id may be -5."""
+    if source.startswith("--") and not num_events:
+        raise typer.BadParameter(f"no such option, and no source with an event: {source}")
 
 
 def _cells(row: dict[str, Any]) -> Iterator[Any]:

@@ -317,6 +317,8 @@ def test_the_command_ranks_as_of_a_time_and_sources_without_a_past():
     assert record["num_events"] == sum(row[0] == "u3" and row[2] < ROWS[800][2] for row in ROWS)
     unknown = printed("rank", NAME, "never seen")
     assert "no event before this time" in unknown.stdout
+    assert "no event before this time" in printed("rank", NAME, "-5").stdout
+    assert "no such option" in printed("rank", NAME, "--refti", code=2).stderr
     newest = np.datetime64(max(row[2] for row in ROWS), "s")
     assert f"after the newest event, of {newest}.000000Z" in " ".join(unknown.stdout.split())
     assert f"as of {at}.000000Z" in " ".join(printed("rank", NAME, "u3", "--at", at).stdout.split())
