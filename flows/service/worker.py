@@ -19,6 +19,11 @@ from flows.service.deployments import GPU_POOL, POOL
 from flows.service.processes import SECONDS_BETWEEN_LOOKS, Stopping, end_all, end_with, marked
 
 RUNS = "DYFORMER_WORKER"  # in the environment of a worker and of its runs
+RUNNING = {
+    "PREFECT_LOGGING_LOG_PRINTS": "true",  # the epochs of a training, too
+    # When a run is cancelled, Prefect imports its flow in a script whose folder has a `storage.py`, and finds that.
+    "PYTHONSAFEPATH": "1",
+}
 NUM_RUNS = {POOL: 2, GPU_POOL: 1}  # one training, and something short beside it where no GPU is its own
 SECONDS_FOR_RUNS = 40.0  # a run that is stopped saves its checkpoint and hands itself back
 SECONDS_FOR_WORKER = 10.0
@@ -68,8 +73,7 @@ def run_worker(arguments: list[str]) -> int:
     ]
     with stopping.listening():
         # In a session of its own, because a terminal sends Ctrl-C to all processes of one.
-        environment = {"PREFECT_LOGGING_LOG_PRINTS": "true", **os.environ, RUNS: mark}  # the epochs of a training, too
-        worker = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
+        worker = subprocess.Popen(command, env={**RUNNING, **os.environ, RUNS: mark}, start_new_session=True)  # noqa: S603
         while worker.poll() is None and not stopping.wait(SECONDS_BETWEEN_LOOKS):
             looks.keep_up()
         looks.end()
