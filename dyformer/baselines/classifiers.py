@@ -4,13 +4,14 @@ P pairs
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 from scipy.special import expit
 
 from dyformer.embedder import LabelledStep, Score
-from dyformer.graphs.config import STRICT
+from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.decoder import fit_decoder, score, strength_scores
 from dyformer.scoring.heads import TreesHead, fit_trees
@@ -48,7 +49,7 @@ class BoostedTrees:
     """Score a pair by gradient-boosted trees on its pair features."""
 
     num_rounds: PositiveInt = 80
-    max_leaves: tuple[PositiveInt, ...] = (4, 8)
+    max_leaves: Annotated[tuple[PositiveInt, ...], OR_LIST] = (4, 8)
 
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Fit on all labelled pairs.

@@ -4,6 +4,7 @@ N nodes    U rows of a batch    L look-back    H, I hidden widths    D width    
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer.embedder import Embed
-from dyformer.graphs.config import STRICT
+from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, input_tensor, reconstruction_losses, row_targets, window_snapshots
 from dyformer.sampling.pairs import node_batches
@@ -30,7 +31,7 @@ class DynAERNN:
     A vector is the last state of the LSTM over the newest rows. Nodes without an edge in these have the same one.
     """
 
-    hidden: tuple[PositiveInt, PositiveInt] = (500, 300)
+    hidden: Annotated[tuple[PositiveInt, PositiveInt], OR_LIST] = (500, 300)
     width: PositiveInt = 128
     look_back: PositiveInt = 2
     edge_factor: PositiveFloat = 5.0  # beta, of {0.1, 1, 2, 5}

@@ -4,6 +4,7 @@ N nodes    E edges of a snapshot    U rows of a batch    H hidden width    D wid
 """
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from dyformer.embedder import Embed
-from dyformer.graphs.config import STRICT
+from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import (
     RowTargets,
@@ -37,7 +38,7 @@ class DynGEM:
     node's newest row; nodes without an edge there have the same one.
     """
 
-    hidden: tuple[PositiveInt, PositiveInt] = (500, 300)
+    hidden: Annotated[tuple[PositiveInt, PositiveInt], OR_LIST] = (500, 300)
     width: PositiveInt = 128
     first_order: NonNegativeFloat = 1e-5  # alpha, of {1e-6, 1e-5}
     edge_factor: PositiveFloat = 5.0  # beta, of {0.1, 1, 2, 5}

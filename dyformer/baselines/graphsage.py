@@ -5,7 +5,7 @@ I, O width of inputs and outputs    Q negative nodes
 """
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer.embedder import Embed
-from dyformer.graphs.config import STRICT
+from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.negative_sampling import drawn, inner_products, negative_sampling_loss, noise
 from dyformer.sampling.pairs import Pairs, node_batches
@@ -37,7 +37,7 @@ class GraphSAGE:
 
     aggregator: Aggregator = "gcn"
     width: PositiveInt = 128
-    fan_out: tuple[PositiveInt, PositiveInt] = (
+    fan_out: Annotated[tuple[PositiveInt, PositiveInt], OR_LIST] = (
         25,
         10,
     )  # sampled neighbours in layer 1 and in layer 2, the one that gives the vectors

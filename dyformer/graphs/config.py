@@ -8,6 +8,9 @@ from pydantic.dataclasses import dataclass
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """What all settings have in common: no unknown name, no value of another type, no infinity."""
 
+OR_LIST = Field(strict=False)
+"""Of a tuple, which a JSON record has as a list."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GraphConfig:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from dyformer.graphs.config import STRICT
+from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
 from dyformer.scoring.event_tables import FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
@@ -127,7 +127,7 @@ class EventForecaster:
     """
 
     directed: bool = True  # with one side: False lets an event count for both of its ends
-    half_lives: tuple[PositiveFloat, ...] = HALF_LIVES  # in seconds
+    half_lives: Annotated[tuple[PositiveFloat, ...], OR_LIST] = HALF_LIVES  # in seconds
     rank: NonNegativeInt = RANK  # of the decomposition of contacts whose vectors rank new partners; 0: none
     left_out: Annotated[float, Field(ge=0, lt=1)] = 0.1  # fraction of the training events, the earliest ones
     gate_rounds: PositiveInt = 120

@@ -1,5 +1,6 @@
 """The registry of methods, their names on a command line, and their titles, known before any is imported."""
 
+import json
 import math
 import pickle
 import sys
@@ -14,6 +15,7 @@ from event_logs import random_log
 from toy_graphs import random_graph
 
 from dyformer.embedder import Embedder, Ranker, Scorer
+from dyformer.evaluation.forecasts.stored_forecast import BASELINES
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments import methods
@@ -30,6 +32,7 @@ from dyformer.experiments.methods import (
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import known_titles, split_names, written_titles
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.training.stages import DyFormerEmbedder
 from flows.tasks.evaluation import audit
 from flows.tasks.methods import (
@@ -124,7 +127,7 @@ def test_all_built_in_methods_stand_beside_a_class_of_the_users_own():
 
 
 MODULE = """
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 import numpy as np
 
 @dataclass(frozen=True)
@@ -209,6 +212,15 @@ def test_a_number_that_is_none_of_its_setting_is_refused_by_name(value: Any):
     for method, name in [*numbers, (EVENT_METHODS["Event forecaster"], "rank"), (METHODS["node2vec"], "width")]:
         with pytest.raises(ValueError, match=name):
             replace(method, **{name: value})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_baseline_is_equal_after_its_settings_were_in_json():
+    titled = {title: method for title, method in (METHODS | EVENT_METHODS).items() if is_dataclass(method)}
+    baselines = {title: method for title, method in titled.items() if type(method).__module__.startswith(BASELINES)}
+    assert {"Boosted trees on pair features", "DynGEM", "GraphSAGE", "EdgeBank (last)"} <= baselines.keys()
+    for title, method in (baselines | {"": EventForecaster()}).items():
+        settings = json.loads(json.dumps({field.name: getattr(method, field.name) for field in fields(method)}))
+        assert type(method)(**settings) == method, title
 
 
 @pytest.mark.parametrize("name", ["return_parameter", "in_out_parameter", "learning_rate", "width", "num_walks"])
