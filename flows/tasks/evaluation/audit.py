@@ -27,7 +27,7 @@ from dyformer.evaluation.protocols.protocol import Log
 from dyformer.evaluation.protocols.tgb import log_of
 from dyformer.experiments.methods import METHODS, Method, Variation, default_methods, own_errors
 from dyformer.experiments.settings import Experiment
-from dyformer.graphs.snapshots import to_tables
+from dyformer.graphs.snapshots import StepOutOfRange, to_tables
 from dyformer.logs.time_windows import Window
 from flows.console import tracked
 from flows.tasks.evaluation.evaluate import units_of
@@ -243,7 +243,10 @@ def event_checks(log: Log, seed: int = 0) -> Iterator[Check]:
 
 def _known_until(snapshots: str, step: int | None) -> int:
     if step is not None:
-        return units_of(snapshots, PREQUENTIAL, str(step + 1))[0] - 1
+        try:
+            return units_of(snapshots, PREQUENTIAL, str(step + 1))[0] - 1
+        except StepOutOfRange as error:
+            raise StepOutOfRange(f"step {step}, after which step {step + 1} is forecast: {error}") from error
     steps = units_of(snapshots, PREQUENTIAL)
     return steps[max(0, len(steps) - 2)] - 1  # so that a later step follows the forecast one
 
