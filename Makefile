@@ -55,7 +55,7 @@ test: install
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright & types=$$!; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20; tests=$$?; \
 	wait $$types || { echo "pyright found errors, which stand above" >&2; exit 1; }; exit $$tests
 
 # The longest first, because two of them run at a time.
@@ -75,7 +75,7 @@ test-quick: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quick -n 2 --dist loadfile $(QUICK)
 
 test-stack: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile --no-loadscope-reorder tests/stack
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile --no-loadscope-reorder --durations 12 tests/stack
 
 test-ray: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/cluster
