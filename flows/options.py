@@ -29,8 +29,7 @@ Epochs = Annotated[
         show_default=False,
     ),
 ]
-LAST_SEED = 2**32 - 1
-Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0, max=LAST_SEED)]
+Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0, max=2**32 - 1)]
 AsOf = Annotated[
     str | None,
     typer.Option(

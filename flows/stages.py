@@ -11,7 +11,6 @@ from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import printed_tables
 from flows.console import counts_line
-from flows.options import LAST_SEED
 from flows.service.commit_events import announce
 from flows.service.managed import managed, stored_task
 from flows.service.pages import show_page, show_tables
@@ -35,7 +34,7 @@ from storage.tracking.runs import tracking_of
 
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
-Seed = Annotated[int, Field(ge=0, le=LAST_SEED)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as the option --seed
 
 
 def ingest_and_count(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -37,10 +37,8 @@ class GraphSAGE:
 
     aggregator: Aggregator = "gcn"
     width: PositiveInt = 128
-    fan_out: Annotated[tuple[PositiveInt, PositiveInt], OR_LIST] = (
-        25,
-        10,
-    )  # sampled neighbours in layer 1 and in layer 2, the one that gives the vectors
+    # Sampled neighbours in layer 1 and in layer 2, the one that gives the vectors.
+    fan_out: Annotated[tuple[PositiveInt, PositiveInt], OR_LIST] = (25, 10)
     num_walks: PositiveInt = 50  # from each node
     walk_length: PositiveInt = 5
     batches: NonNegativeInt = 1000  # at most

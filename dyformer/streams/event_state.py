@@ -101,8 +101,7 @@ from dyformer.streams.kernels.updates import (
 )
 
 HALF_LIVES = (600.0, 7_200.0, 86_400.0, 604_800.0)
-"""Ten minutes, two hours, a day, a week. Sums d_h are float32: beyond a million events of one node in a half-life they
-are off by more than 0.1 %, beyond three million by 7 % or more, and they end at 2^24."""
+"""Ten minutes, two hours, a day, a week. Sums are float32: 3 million events in a half-life may be 7 % off."""
 
 RANK = 8  # of the vectors
 
