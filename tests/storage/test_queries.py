@@ -243,6 +243,7 @@ def test_times_of_a_log_whose_declaration_is_lost_are_not_guessed(layout: Layout
         "timestamp '0001-01-01 00:00:00' - interval 1 second",
         "['infinity'::timestamp]",
         "{'of': [date 'infinity']}",
+        "unnest([timestamp '2024-01-01', 'infinity'])",
     ],
 )
 def test_a_time_that_no_calendar_has_is_refused_by_its_column(layout: Layout, value: str):
