@@ -161,25 +161,47 @@ def touch(table, row, column, time, rate_H):
 
     `rate_H` is log(2) / half-life, per unit of the log's time.
     """
-    return touch_found(table, find(table, row, column), row, column, time, rate_H)
+    found = find(table, row, column)
+    slot = _count(table, found, row, column, time, rate_H)
+    _move_to_front(table, slot, found >= 0)
+    return slot
 
 
 @njit
-def touch_found(table, slot, row, column, time, rate_H):
-    """Count one update of a pair as `touch`, whose slot, or -1, is known."""
-    is_listed = len(table.newest_R) > 0
+def touch_many(table, row_P, column_P, time, rate_H):
+    """Count one update of each of these pairs, which differ, in their order; as `touch`.
+
+    All pairs are counted before the lists change, so that the processor fetches the fronts of the lists at once.
+    """
+    slot_P, is_found_P = np.empty(len(row_P), dtype=np.int64), np.empty(len(row_P), dtype=np.bool_)
+    find_many(table, row_P, column_P, slot_P, is_found_P)
+    for pair in range(len(row_P)):
+        is_found_P[pair] = slot_P[pair] >= 0
+        slot_P[pair] = _count(table, slot_P[pair], row_P[pair], column_P[pair], time, rate_H)
+    for pair in range(len(row_P)):
+        _move_to_front(table, slot_P[pair], is_found_P[pair])
+
+
+@njit
+def _count(table, slot, row, column, time, rate_H):
+    # Of a pair whose slot, or -1, is known; a new slot is in no list yet.
     if slot < 0:
         slot = _append(table, row, column, time)
-    elif is_listed:
-        _unlink(table, slot)
-    if is_listed:
-        _link_first(table, slot)
     _mark(table, slot)
     record = table.slot_S[slot]
     decay_and_add(record.decayed, time - record.latest, rate_H, 1.0)
     record.count += 1
     record.latest = time
     return slot
+
+
+@njit
+def _move_to_front(table, slot, is_listed):
+    if len(table.newest_R) == 0:
+        return
+    if is_listed:
+        _unlink(table, slot)
+    _link_first(table, slot)
 
 
 @njit(nogil=True, cache=True)

@@ -17,12 +17,11 @@ from dyformer.streams.kernels.tables import (
     PairTable,
     decay_and_add,
     find,
-    find_many,
     touch,
-    touch_found,
+    touch_many,
 )
 
-KERNELS = "4af1b1ba8d3b"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "f97cf8df7864"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
@@ -192,7 +191,7 @@ def _count_move(state, last_slot, target, time):
 @njit
 def _count_shared(state, source, target, time):
     # The target is new to the source, so that no pair occurs twice.
-    row_P, column_P, slot_P = np.empty((3, 2 * NUM_SHARED), dtype=np.int64)
+    row_P, column_P = np.empty((2, 2 * NUM_SHARED), dtype=np.int64)
     slot, num_pairs = np.int64(state.contacts.newest_R[source]), 0
     while slot >= 0 and num_pairs < 2 * NUM_SHARED:
         partner = state.contacts.slot_S[slot].column
@@ -200,10 +199,7 @@ def _count_shared(state, source, target, time):
         column_P[num_pairs] = row_P[num_pairs + 1] = target
         num_pairs += 2
         slot = np.int64(state.contacts.slot_S[slot].older)
-    is_first_P = np.empty(2 * NUM_SHARED, dtype=np.bool_)
-    find_many(state.shared, row_P[:num_pairs], column_P[:num_pairs], slot_P, is_first_P)
-    for pair in range(num_pairs):
-        touch_found(state.shared, slot_P[pair], row_P[pair], column_P[pair], time, state.rate_H)
+    touch_many(state.shared, row_P[:num_pairs], column_P[:num_pairs], time, state.rate_H)
 
 
 @njit
