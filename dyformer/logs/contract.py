@@ -215,20 +215,28 @@ def _unit_hint(median: int, stored: TimeRange, unit: TimeUnit) -> str:
     return f"; in another unit they fit: {named}" if named else ""
 
 
-def id_difference(num_stored: int, num_new: int, num_known: int) -> str | None:
+def id_difference(num_stored: int, num_new: int, num_known: int, num_swapped: int = 0) -> str | None:
     """Say that nearly all ids differ, None if enough of them are known or too few are there to say.
+
+    In a log with two id spaces an id of the other side is another node.
 
     Args:
         num_stored: distinct ids of the stored rows.
         num_new: distinct ids of a file, or of a sample of its rows.
         num_known: those of `num_new` that the stored rows have.
+        num_swapped: those of `num_new` that the stored rows have on the other side.
     """
     fewest = min(num_stored, num_new)
     if fewest < LEAST_IDS or num_known >= LEAST_KNOWN * fewest:
         return None
-    return f"of its {num_new:,} ids, {num_known or 'none'} is among the {num_stored:,} known ones"
+    swapped = f"; {num_swapped:,} are ids of the other end: are source and target swapped?" if num_swapped else ""
+    return f"of its {num_new:,} ids, {num_known or 'none'} is among the {num_stored:,} known ones{swapped}"
 
 
-def sampled_ids(rows: pl.DataFrame) -> pl.Series:
-    """Give the distinct ids of a sample of rows, sources and targets, as texts."""
-    return pl.concat([rows[end].cast(pl.String) for end in ("source", "target")]).unique()
+def sampled_ids(rows: pl.DataFrame, *, target_side: int) -> pl.DataFrame:
+    """Give the distinct nodes of a sample of rows, sources and targets: id, as text, and side."""
+    ends = [
+        rows.select(pl.col(end).cast(pl.String).alias("id"), pl.lit(side, pl.Int8).alias("side"))
+        for end, side in (("source", 0), ("target", target_side))
+    ]
+    return pl.concat(ends).unique()

@@ -331,8 +331,17 @@ def name_of(result: ReadResult | SpilledRows) -> str:
 
 
 def _id_differences(layout: Layout, dataset: str, samples: Sequence[pl.DataFrame]) -> list[str | None]:
-    stored = node_dictionary(layout, dataset)["id"].unique()
-    ids = [sampled_ids(sample).to_frame("id").with_columns(file=index) for index, sample in enumerate(samples)]
-    repeated = pl.concat(ids).join(stored.to_frame("id"), on="id", how="semi")["file"]
-    counts = dict(repeated.value_counts().iter_rows())
-    return [id_difference(len(stored), len(of_file), counts.get(index, 0)) for index, of_file in enumerate(ids)]
+    stored = node_dictionary(layout, dataset).select("id", "side").unique()
+    target_side = int(1 in stored["side"])
+    ids = [
+        sampled_ids(sample, target_side=target_side).with_columns(file=index) for index, sample in enumerate(samples)
+    ]
+    other = stored.with_columns(side=(1 - pl.col("side")).cast(pl.Int8))
+    known, swapped = (
+        dict(pl.concat(ids).join(nodes, on=["id", "side"], how="semi")["file"].value_counts().iter_rows())
+        for nodes in (stored, other)
+    )
+    return [
+        id_difference(len(stored), len(of_file), known.get(index, 0), swapped.get(index, 0))
+        for index, of_file in enumerate(ids)
+    ]

@@ -306,6 +306,19 @@ def test_a_foreign_file_is_refused_with_its_difference_and_leaves_no_trace(inges
         assert counted() == (2, 2)
 
 
+def test_swapped_ends_of_a_log_with_two_id_spaces_are_named_and_new_ids_of_one_end_are_not(ingest: Ingest):
+    header = "user,item,time\n"
+    Path("first.log").write_text(header + rows(at=OLD))
+    Path("swapped.log").write_text(header + rows(form="{target},{source},{time}"))
+    Path("sessions.log").write_text(header + rows(form="s{source},{target},{time}"))
+    assert "two id spaces" in ingest("first.log")[1]
+    code, output = ingest("swapped.log")
+    assert code == 1
+    assert "of its 70 ids, none is among the 70 known ones; 70 are ids of the other end" in output
+    assert counted() == (1, 1)
+    assert ingest("sessions.log")[0] == 0
+
+
 def test_parquet_after_text_is_of_another_form(ingest: Ingest):
     Path("first.log").write_text(BASES["s"])
     assert ingest("first.log")[0] == 0
