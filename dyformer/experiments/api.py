@@ -88,6 +88,7 @@ class Model:
 
         A model that is there is replaced. Raises ValueError for a user's own scorer and for a folder of other files.
         """
+        check_process()
         write_model(Path(folder), "steps", _parts_of(self))
 
     def __repr__(self) -> str:
@@ -579,6 +580,7 @@ def _parts_of(model: Model) -> Parts:
 
 def _model_of(record: Mapping[str, Any], tables: dict[str, pl.DataFrame], arrays: Mapping[str, NDArray]) -> Model:
     """Give the model of its stored values."""
+    check_process()  # pickle calls this function alone
     vector_ND = arrays.get("vectors")
     history = history_from(tables, directed=record["directed"])
     window = Window.parse(record["window"])

@@ -177,6 +177,7 @@ def _model_of(
     record: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], arrays: Mapping[str, NDArray]
 ) -> EventModel:
     """Give the model of its stored parts."""
+    check_process()  # pickle calls this function alone
     fitted = FittedEventForecaster.from_record(record["forecaster"])
     sources = tables["sources"]["id"].to_list()
     ids = NodeIds(sources=sources, targets=tables["targets"]["id"].to_list() if "targets" in tables else sources)

@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,21 +229,41 @@ def test_tuples_may_mix_ids_and_have_times_of_any_kind() -> None:
     assert dyformer.read_log([(1, 2, 5), (2, 3, 6)]).events["source"].dtype == pl.Int64
 
 
-def _in_child(queue: Any) -> None:
+FORKED: dict[str, Callable[[dyformer.Log, dyformer.Model, bytes], object]] = {
+    "read_log": lambda log, model, pickled: dyformer.read_log(FRAME),
+    "snapshots": lambda log, model, pickled: log.snapshots("7d"),
+    "fit": lambda log, model, pickled: dyformer.fit(model.graph, "L3"),
+    "fit_events": lambda log, model, pickled: dyformer.fit_events(log),
+    "evaluate": lambda log, model, pickled: dyformer.evaluate(model.graph, ["L3"], steps=5),
+    "top": lambda log, model, pickled: model.top(3),
+    "scores": lambda log, model, pickled: model.scores([("u1", "v1")]),
+    "save": lambda log, model, pickled: model.save("none"),
+    "load": lambda log, model, pickled: dyformer.load("none"),
+    "unpickle": lambda log, model, pickled: pickle.loads(pickled),
+}
+
+
+def _in_child(queue: Any, use: Callable[[], object]) -> None:
     try:
-        dyformer.read_log(FRAME)
-        queue.put("read")
+        use()
+        queue.put("no error")
     except ForkedProcess as error:
         queue.put(str(error))
 
 
-def test_a_child_made_by_fork_after_a_use_is_refused_by_name(log: dyformer.Log) -> None:
+@pytest.mark.parametrize("use", FORKED)
+def test_a_child_made_by_fork_after_a_use_is_refused_by_name(
+    use: str, log: dyformer.Log, model: dyformer.Model
+) -> None:
     assert arguments._used_in == os.getpid()
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    child = context.Process(target=_in_child, args=(queue,))
+    child = context.Process(target=_in_child, args=(queue, partial(FORKED[use], log, model, pickle.dumps(model))))
     child.start()
     child.join(60)
+    is_hanging = child.is_alive()
+    child.kill()
+    assert not is_hanging
     assert child.exitcode == 0
     assert 'multiprocessing.get_context("spawn")' in queue.get()
 
