@@ -353,6 +353,23 @@ def test_pairs_that_are_found_at_once_have_the_slots_of_one_after_the_other() ->
     assert len(set(is_first_P[:300].tolist())) == 2
 
 
+def test_pairs_that_are_counted_at_once_have_the_records_lists_and_marks_of_one_after_the_other() -> None:
+    generator = np.random.default_rng(0)
+    together, apart = (
+        tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(9, -1, dtype=np.int32)), 81)
+        for _ in range(2)
+    )
+    rate_H = np.arange(tables.NUM_HALF_LIVES) / 7
+    for time in range(60):
+        pairs = generator.choice(81, size=1 + time % 7, replace=False)  # new ones, and ones that are in a list
+        tables.marks_taken(together), tables.marks_taken(apart)
+        tables.touch_many(together, pairs // 9, pairs % 9, time, rate_H)
+        for pair in pairs.tolist():
+            tables.touch(apart, pair // 9, pair % 9, time, rate_H)
+        for one, other in zip(together, apart, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
 def test_in_a_table_without_slots_no_pair_is_found() -> None:
     table = tables.table_of(np.empty(0, dtype=tables.SLOT), np.empty(0, dtype=np.int32))
     slot_P = np.zeros(2, dtype=np.int64)
