@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -608,3 +609,18 @@ print(all(loaded) and loaded == [list(kernel.signatures) for kernel in kernels])
 def test_what_a_growth_calls_is_compiled_before() -> None:
     done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_the_page_has_the_bytes_of_a_pair_a_source_and_a_target() -> None:
+    log = random_log(0, two_sides=True, num_sources=1_000, num_targets=2_000)
+    state = EventState(0, 0, settings_of(log))
+    state.grow(log.num_sources, log.num_targets)
+    arrays = state._state
+    lists = {name: getattr(arrays, name).newest_R.nbytes for name in event_state.TABLES}
+    sources = arrays.source_N.nbytes + lists["contacts"] + lists["meetings"]
+    targets = arrays.target_D.nbytes + lists["moves"] + lists["shared"]
+    pair, source, target = tables.SLOT.itemsize, sources / log.num_sources, targets / log.num_targets
+    page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text()
+    assert f"{pair} bytes a pair" in page
+    assert f"{source:g} bytes a source and {target:g} a target" in page
+    assert f"A source takes {source:g} bytes and a target {target:g}." in (EventState.__doc__ or "")
