@@ -51,5 +51,9 @@ def test_the_leaderboard_stands_among_the_methods_of_its_log_alone():
     assert methods[:2] == ["Good", "TPNet (leaderboard)"]
     assert len(methods) == 2 + len(published)
     assert table.frame.filter(method="TPNet (leaderboard)")["validation MRR"][0] == "0.842"
+    both = {"EdgeBank (unlimited)": ("0.495", "0.527"), "EdgeBank (time window)": ("0.571", "0.600")}
+    for name, values in both.items():
+        [row] = table.frame.filter(method=f"{name} (leaderboard)").iter_rows(named=True)
+        assert (row["test MRR"], row["validation MRR"]) == values
     assert "22 January 2026" in table.sentences[0]
     assert printed("mylog").sentences == []
