@@ -2,11 +2,23 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dyformer.experiments.studies.studies import COSTS, ENCODINGS, HOPS, LAYERS, LINKS, NEW_LINKS, NOISE, TOWERS
+from dyformer.experiments.studies.studies import (
+    COSTS,
+    ENCODINGS,
+    HOPS,
+    LABELS_PUBLISHED,
+    LAYERS,
+    LINKS,
+    NEW_LINKS,
+    NOISE,
+    STUDIES,
+    TOWERS,
+)
 
 NUMBER = re.compile(r"(\d+\.\d+)\s*\\pm")
 
@@ -78,3 +90,55 @@ def test_the_table_of_costs_is_that_of_the_paper(paper: str):
     rows = [found.groups() for line in table(paper, "table:memory_time") if (found := re.search(cells, line))]
     ours = [tuple(cost) for dataset in ("ml-10m", "yelp") for cost in COSTS[dataset].values()]
     assert [tuple(map(float, row)) for row in rows] == ours
+
+
+def test_the_table_of_labels_is_that_of_the_paper(paper: str):
+    numbers = [[float(value) for value in NUMBER.findall(line)] for line in table(paper, "table:node_cls")]
+    rows = [values for values in numbers if values]
+    for number, dataset in enumerate(("snap-wikipedia", "snap-reddit")):
+        theirs = [(micro[number], macro[number]) for micro, macro in zip(rows[::2], rows[1::2], strict=True)]
+        assert list(LABELS_PUBLISHED[dataset].values()) == theirs
+
+
+SECTIONS = {
+    "## uci": ("links", "uci"),
+    "## yelp: links": ("links", "yelp"),
+    "## rds: links": ("links", "rds"),
+    "## ml-10m: links": ("links", "ml-10m"),
+    "## snap-wikipedia: labels of users": ("labels", "snap-wikipedia"),
+}
+"""The experiment and the log of a section whose tables have no line of their own that names them."""
+
+
+def results_tables() -> Iterator[tuple[str, str, str, list[dict[str, str]]]]:
+    """Give the tables of docs/results.md with the paper's values: experiment, dataset, part, and rows by column."""
+    experiment = dataset = above = ""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "results.md").read_text()
+    for block in page.split("\n\n"):
+        experiment, dataset = SECTIONS.get(block, (experiment, dataset))
+        columns, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        if columns[0] == "method" and "Macro AUC, paper" in columns:
+            described = re.match(r"(\w+), ([\w-]+), (all|new) links:", above)
+            part = "published" if experiment == "labels" else "new" if above.endswith("New links:") else "all"
+            name, log, part = described.groups() if described else (experiment, dataset, part)
+            yield name, log, part, [dict(zip(columns, row, strict=True)) for row in rows[1:]]
+        above = block
+
+
+def test_the_page_of_results_has_the_values_of_the_paper_and_the_differences_to_them():
+    tables = list(results_tables())
+    num_cells = 0
+    for experiment, dataset, part, rows in tables:
+        theirs = STUDIES[experiment].paper_values(part, dataset)
+        for row in rows:
+            if row["method"].endswith(", 2 layers"):  # the whole model, by its title of then
+                continue
+            for name, value in zip(("Micro AUC", "Macro AUC"), theirs.get(row["method"], ("", "")), strict=True):
+                assert row[f"{name}, paper"] == (value and f"{value:.2f}"), (experiment, dataset, part, row["method"])
+                num_cells += value != ""
+                if value:
+                    title = next(title for title in row if title.startswith(name))
+                    difference = float(row[title].split()[0]) - value
+                    assert abs(difference - float(row[f"{name}, difference"])) < 0.011, (dataset, part, row["method"])
+    assert len(tables) > 15
+    assert num_cells > 200
