@@ -1,4 +1,4 @@
-"""Packages that only some parts need -> the error that names the extra which installs them."""
+"""Packages that only some parts need, and a library of the system -> the error that names how to install them."""
 
 from importlib.util import find_spec
 
@@ -22,6 +22,10 @@ class MissingExtra(ImportError):
     """A package that this installation was made without."""
 
 
+class MissingLibrary(ImportError):
+    """A library of the system that a package needs."""
+
+
 def missing(package: str) -> str | None:
     """Say which extra installs a package; None for one that every installation has."""
     extra = EXTRAS.get(package.partition(".")[0])
@@ -43,3 +47,14 @@ def is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:
         return False
+
+
+def need_openmp() -> None:
+    """Raise MissingLibrary unless LightGBM can be loaded, whose wheels lack the library of OpenMP."""
+    try:
+        import lightgbm  # noqa: F401
+    except OSError as error:
+        raise MissingLibrary(
+            f"LightGBM cannot be loaded ({error}): install the system's library of OpenMP, as by `apt-get install"
+            " libgomp1` on Debian"
+        ) from error

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from dyformer.extras import MissingExtra, missing
+from dyformer.extras import MissingExtra, MissingLibrary, missing
 from flows.console import printable
 from flows.options import on_command_line
 from storage.tracking.addresses import without_password
@@ -85,7 +85,7 @@ def _message(error: BaseException) -> str:
         return f"the output, or a file that has no name here, cannot be written ({error.strerror}): {remedy}"
     if isinstance(error, MemoryError):
         return "not enough memory: end other programs, or take a larger machine, then run the same command again"
-    if isinstance(error, ValueError | OSError | MissingExtra) and is_ours(error.__traceback__):
+    if isinstance(error, ValueError | OSError | MissingExtra | MissingLibrary) and is_ours(error.__traceback__):
         return on_command_line(str(error))
     if isinstance(error, ModuleNotFoundError) and error.name and (remedy := missing(error.name)) is not None:
         return remedy

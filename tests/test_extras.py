@@ -108,6 +108,48 @@ def test_reading_querying_and_ranking_need_no_extra(tmp_path: Path) -> None:
     assert "pip install 'dyformer[model]'" in done.stderr
 
 
+WITHOUT_OPENMP = """
+import sys
+
+class NoLibrary:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lightgbm":
+            raise OSError("libgomp.so.1: cannot open shared object file: No such file or directory")
+
+sys.meta_path.insert(0, NoLibrary())
+"""
+
+
+@pytest.mark.parametrize("call", ["dyformer.fit_events(log)", 'dyformer.fit(log.snapshots("3d"), FORECASTER)'])
+def test_without_the_systems_openmp_a_fit_names_it(call: str) -> None:
+    code = f"""
+import dyformer
+rows = [(f"u{{n % 7}}", f"u{{(n * n + 1) % 9}}", 3600 * n) for n in range(600)]
+log, FORECASTER = dyformer.read_log(rows, time_unit="s", bipartite=False), "Forecaster without vectors"
+try:
+    {call}
+except dyformer.extras.MissingLibrary as error:
+    assert "libgomp.so.1: cannot open shared object file" in str(error), error
+    assert "`apt-get install libgomp1`" in str(error)
+else:
+    raise AssertionError("no error")
+"""
+    command = [sys.executable, "-c", WITHOUT_OPENMP + code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_systems_openmp_a_command_names_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("source,target,time\n" + "".join(f"a{n % 5},b{n % 3},{n}\n" for n in range(90)))
+    environment = {**os.environ, "DYFORMER_STORAGE": str(tmp_path / "store")}
+    ingest = ["ingest", "mylog", "--log", str(tmp_path / "log.csv"), "--time-unit", "s", "--window", "10s"]
+    for arguments in (ingest, ["rank", "mylog", "a1"]):
+        command = [sys.executable, "-c", WITHOUT_OPENMP + COMMAND, *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("dyformer: LightGBM cannot be loaded (libgomp.so.1: ")
+
+
 def test_the_report_needs_no_extra(tmp_path: Path) -> None:
     done = without_extras(COMMAND, "report", "mylog", store=tmp_path)
     assert done.returncode == 1

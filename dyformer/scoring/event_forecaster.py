@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from dyformer.extras import need_openmp
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
 from dyformer.scoring.event_tables import FitTables, fit_tables
@@ -141,6 +142,7 @@ class EventForecaster:
 
         `done` is called after each of `num_rounds` rounds; a head with too few rows has none.
         """
+        need_openmp()  # which the heads need after minutes
         settings = StateSettings(
             two_sides=log.two_sides,
             seconds=log.seconds,

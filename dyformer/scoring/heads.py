@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer.extras import need_openmp
 from dyformer.scoring.decoder import fit_decoder, row_products, slopes
 from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.trees import Trees, trees_of
@@ -141,6 +142,7 @@ def _linear(table: LabelledTable) -> LinearHead:
 
 
 def _rows(table: LabelledTable, seed: int) -> "lightgbm.Dataset":
+    need_openmp()
     import lightgbm
 
     order_P = np.argsort(table.group_P, kind="stable")
@@ -196,6 +198,7 @@ def _sigmoids() -> NDArray[np.float64]:
 
 def fit_trees(table: LabelledTable, settings: Mapping[str, Any], num_rounds: int) -> TreesHead:
     """Fit boosted trees with the logistic loss and the given settings of LightGBM; repeated, the bytes are the same."""
+    need_openmp()
     import lightgbm
 
     options = {**BINARY, **ONE_THREAD, **settings}
