@@ -40,7 +40,8 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
             fraction of the forecasts that repeat an earlier link), calibration_step; None where nothing is.
     """
     measured = {row["metric"]: row for row in metrics.filter(protocol="forecasts", slice="all").to_dicts()}
-    promotion = {**promotion, "gain": _as_in_table(promotion, metrics)}
+    gain = _as_in_table(promotion, metrics)
+    promotion = {**promotion, "gain": gain}
     sentences = [
         _publisher(promotion),
         _gain(promotion),
@@ -51,7 +52,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         *([] if forecast is None else [_calibration(forecast), _dates(forecast), _repeats(forecast)]),
     ]
     numbers = {
-        f"better than the best simple method{_doubt(promotion.get('gain'))}": _relative(promotion.get("gain")),
+        f"{_side(gain)} than the best simple method{_doubt(gain)}": _gained(gain),
         "of ten forecasts come": _number(measured, "precision_at_10", "{:.1f}", 10),
         "mean error of the probabilities": _number(measured, "calibration_error", "{:.1f} points", 100),
         f"added by the vectors{_doubt(promotion.get('vectors'))}": _relative(promotion.get("vectors")),
@@ -190,12 +191,15 @@ def _gain(promotion: Mapping[str, Any]) -> str:
         return "It is the best of the simple methods itself." if is_best else ""  # an earlier version recorded no gain
     title = METRIC_TITLES[promotion["metric"]]
     percent = abs(_percent(gain))
-    side = "better" if gain["value"] >= gain["other_value"] else "worse"
     return (
-        f"It ranks the links of the newest window {percent:.0f} % {side} than the best simple method, {gain['other']}:"
-        f" {title} {gain['value']:.3f} to {gain['other_value']:.3f}, {in_words(gain['difference'])}, over"
-        f" {gain['num_queries']:,} links.{_weights(promotion)}"
+        f"It ranks the links of the newest window {percent:.0f} % {_side(gain)} than the best simple method,"
+        f" {gain['other']}: {title} {gain['value']:.3f} to {gain['other_value']:.3f}, {in_words(gain['difference'])},"
+        f" over {gain['num_queries']:,} links.{_weights(promotion)}"
     )
+
+
+def _side(gain: Mapping[str, Any] | None) -> str:
+    return "worse" if gain is not None and gain["value"] < gain["other_value"] else "better"
 
 
 def _weights(promotion: Mapping[str, Any]) -> str:
@@ -295,7 +299,11 @@ def _doubt(gain: Mapping[str, Any] | None) -> str:
 
 
 def _relative(gain: Mapping[str, Any] | None) -> str:
-    return NOT_KNOWN if gain is None else f"{_percent(gain):+.0f} %"
+    return NOT_KNOWN if gain is None else f"{round(_percent(gain)):+d} %"
+
+
+def _gained(gain: Mapping[str, Any] | None) -> str:
+    return _relative(gain).lstrip("+-") if _side(gain) == "worse" else _relative(gain)
 
 
 def _number(measured: Mapping[str, Mapping[str, Any]], metric: str, form: str, scale: float) -> str:

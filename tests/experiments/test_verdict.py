@@ -308,6 +308,17 @@ def test_a_number_that_is_not_clear_has_its_doubt_beside_it(difference: list[flo
     assert numbers[f"better than the best simple method{doubt}"] == "+20 %"
 
 
+@pytest.mark.parametrize(
+    ("value", "other", "name", "number"),
+    [(0.30, 0.25, "better", "+20 %"), (0.20, 0.25, "worse", "20 %"), (0.2499, 0.25, "worse", "0 %")],
+)
+def test_a_number_below_the_best_simple_method_is_not_called_better(value: float, other: float, name: str, number: str):
+    gain = {**GAIN, "value": value, "other_value": other}
+    numbers = verdict({**OUTCOME, "gain": gain, "vectors": gain}, MEASURED).numbers
+    assert numbers[f"{name} than the best simple method"] == number
+    assert not numbers["added by the vectors"].startswith("-0")
+
+
 def test_whose_vectors_are_published_is_said_where_the_champion_has_none():
     note = "the vectors are the challenger's, because L3 has none"
     assert f"Its forecasts are published; {note}." in text_of({"champion": {"title": "L3", "models": []}, "note": note})
