@@ -16,6 +16,7 @@ NO_BENCHMARKS = (
     "workers",  # it needs root and an idle machine
     *("peers", "peer_models"),  # they need another package, and their results are in docs/results.md
     *("vector_uses", "event_vectors"),  # their results are in docs/when_to_train.md
+    "results_plots",  # draws docs/plots
     "sequence_view",  # its results are in docs/experiments.md
     *("event_calibration", "new_partners"),  # they read the logs of others
     "pushed_quality",  # it reads the logs of others, and its results are in RESULTS.md

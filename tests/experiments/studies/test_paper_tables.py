@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from benchmark_modules import benchmark_module
+from PIL import Image
 
 from dyformer.experiments.studies.studies import (
     COSTS,
@@ -19,6 +20,9 @@ from dyformer.experiments.studies.studies import (
     STUDIES,
     TOWERS,
 )
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+results_plots = benchmark_module("results_plots")
 
 NUMBER = re.compile(r"(\d+\.\d+)\s*\\pm")
 
@@ -100,35 +104,10 @@ def test_the_table_of_labels_is_that_of_the_paper(paper: str):
         assert list(LABELS_PUBLISHED[dataset].values()) == theirs
 
 
-SECTIONS = {
-    "## uci": ("links", "uci"),
-    "## yelp: links": ("links", "yelp"),
-    "## rds: links": ("links", "rds"),
-    "## ml-10m: links": ("links", "ml-10m"),
-    "## snap-wikipedia: labels of users": ("labels", "snap-wikipedia"),
-}
-"""The experiment and the log of a section whose tables have no line of their own that names them."""
-
-
-def results_tables() -> Iterator[tuple[str, str, str, list[dict[str, str]]]]:
-    """Give the tables of docs/results.md with the paper's values: experiment, dataset, part, and rows by column."""
-    experiment = dataset = above = ""
-    page = (Path(__file__).resolve().parents[3] / "docs" / "results.md").read_text()
-    for block in page.split("\n\n"):
-        experiment, dataset = SECTIONS.get(block, (experiment, dataset))
-        columns, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-        if columns[0] == "method" and "Macro AUC, paper" in columns:
-            described = re.match(r"(\w+), ([\w-]+), (all|new) links:", above)
-            part = "published" if experiment == "labels" else "new" if above.endswith("New links:") else "all"
-            name, log, part = described.groups() if described else (experiment, dataset, part)
-            yield name, log, part, [dict(zip(columns, row, strict=True)) for row in rows[1:]]
-        above = block
-
-
 def test_the_page_of_results_has_the_values_of_the_paper_and_the_differences_to_them():
-    tables = list(results_tables())
+    tables = list(results_plots.results_tables((DOCS / "results.md").read_text()))
     num_cells = 0
-    for experiment, dataset, part, rows in tables:
+    for experiment, dataset, part, _, rows in tables:
         theirs = STUDIES[experiment].paper_values(part, dataset)
         for row in rows:
             if row["method"].endswith(", 2 layers"):  # the whole model, by its title of then
@@ -142,3 +121,17 @@ def test_the_page_of_results_has_the_values_of_the_paper_and_the_differences_to_
                     assert abs(difference - float(row[f"{name}, difference"])) < 0.011, (dataset, part, row["method"])
     assert len(tables) > 15
     assert num_cells > 200
+
+
+def test_the_plots_of_the_page_of_results_show_its_tables():
+    page = (DOCS / "results.md").read_text()
+    tables = results_plots.drawn_tables(page)
+    assert set(tables) == {path.name for path in (DOCS / "plots").iterdir()}
+    assert set(tables) == set(re.findall(r"!\[[^\]]+\]\(plots/([^)]+)\)", page))
+    for name, table in tables.items():
+        with Image.open(DOCS / "plots" / name) as picture:
+            assert picture.info["Description"] == results_plots.description(table)
+        metrics = results_plots.as_metrics(table)
+        assert (metrics["low"] < metrics["value"]).all()
+        assert (metrics["value"] < metrics["high"]).all()
+        assert metrics["value"].is_between(0.8, 1).all()
