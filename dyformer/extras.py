@@ -8,6 +8,7 @@ EXTRAS = {
     "mlflow": "service",
     "sqlalchemy": "service",
     "yaml": "service",
+    **dict.fromkeys(("starlette", "httpx", "alembic", "requests", "urllib3"), "service"),  # come with the others
     "fastapi": "serve",
     "uvicorn": "serve",
     "httptools": "serve",
