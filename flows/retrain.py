@@ -45,7 +45,7 @@ from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import taken_back_line
 from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
-from flows.tasks.start import SHORTEST, STAGES, Pause, Plan, Start, pause_of, plan_of, start_of, warm
+from flows.tasks.start import SHORTEST, STAGES, Pause, Plan, Start, expected_line, pause_of, plan_of, start_of, warm
 
 METHOD = "DyFormer"
 FROM_SCRATCH = "trained from scratch, as every `run` does"
@@ -136,7 +136,7 @@ def retrain(
         alarms = read_drift(drift)[1]
         alarm = alarm_task(snapshots, alarms)
         pause = None if from_scratch else pause_task(snapshots, experiment, drift)
-    made = _challenged(snapshots, experiment, seed, timer, pause, from_scratch=from_scratch)
+    made = _challenged(snapshots, experiment, seed, timer, drift, pause, from_scratch=from_scratch)
     with timer.stage("predict"):
         published, backtest = _published(snapshots, made.contender, made.promotion, seed, pause)
         rows = run_metrics(snapshots, made.rankings, made.scores, backtest)
@@ -175,6 +175,7 @@ def _challenged(
     experiment: Experiment,
     seed: int,
     timer: _Timer,
+    drift: str,
     pause: Pause | None,
     *,
     from_scratch: bool,
@@ -185,6 +186,8 @@ def _challenged(
     """
     opened = open_snapshots(snapshots)
     check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
+    if pause is None and (line := expected_line(opened.dataset, drift)):
+        print(line, flush=True)
     stages = {"trains": pause is None, "shows_first": champion_of(opened.layout, opened.dataset) is None}
     timer.follow(plan_of(snapshots, experiment, **stages))
     with timer.stage("first_forecasts"):

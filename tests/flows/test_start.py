@@ -14,7 +14,7 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, PARTS, TRAINING, Contender
 from flows.tasks.publishing import publications as publishing
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from flows.tasks.start import FRESH, Start, pause_of, start_of, warm
+from flows.tasks.start import FRESH, Start, expected_line, pause_of, start_of, warm
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.bytes import files
@@ -214,3 +214,19 @@ def test_nothing_pauses_without_the_setting_a_model_or_a_cheap_champion_or_at_an
     assert pause_of(snapshots, PAUSED, "drift") is None
     record_tests(snapshots, useless, title="A method that is gone")
     assert pause_of(snapshots, PAUSED, "drift") is None
+
+
+@pytest.mark.parametrize(
+    ("repeats", "case"),
+    [(0.4, "40 % of the newest step's links repeat"), (0.399, "most of its pairs are new"), (None, "")],
+)
+def test_the_case_of_a_log_is_that_of_its_newest_links(
+    repeats: float | None, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(1, "repeats", 0.4 if repeats == 0.399 else 0.1), (2, "new_nodes", 0.9), (2, "repeats", repeats)]
+    found = pl.DataFrame([row for row in rows if row[2] is not None], ("step", "metric", "value"), orient="row")
+    monkeypatch.setattr(starts, "read_drift", lambda address: (found, []))
+    line = expected_line("mylog", "drift")
+    assert (line is None) == (repeats is None)
+    assert case in (line or "")
+    assert ("come again" in (line or "")) == (repeats == 0.4)
