@@ -217,7 +217,11 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
     monkeypatch.setattr(start, "SHORTEST", 0.0)
     summary = read_report(drop(*[row for number in range(4) for row in day(number)], at(4, 0)))[1]
     [rows] = printed
-    assert re.search(r"mylog: about \d+ s to go, estimated from \d+ links to learn from: first forecasts", planned[0])
+    assert re.search(
+        r"mylog: \d+ % of the newest step's links repeat an earlier one: .*\n"
+        r"mylog: about \d+ s to go, estimated from \d+ links to learn from: first forecasts",
+        planned[0],
+    )
     assert trainings == [2, 3]
     without = Contender(title="Forecaster without vectors")
     first = write_forecasts(summary["addresses"]["snapshots"], without)  # stored already
@@ -449,11 +453,12 @@ def test_a_challenger_starts_from_the_champion_and_every_second_from_scratch(
 
 
 def test_trainings_pause_where_vectors_add_nothing_and_the_champion_is_still_compared(
-    drop: Callable[..., Any], trainings: list[int]
+    drop: Callable[..., Any], trainings: list[int], capsys: pytest.CaptureFixture[str]
 ):
     rule = {"retrain.pause_after": 1, "retrain.pause_every": 3}
     reports = [drop(*day(0), *day(1), *day(2), *day(3), at(4, 0), changes=rule)]
     reports += [drop(*day(number), at(number + 1, 0), changes=rule) for number in range(4, 7)]
+    assert capsys.readouterr().out.count("links repeat an earlier one: ") == 2  # without a training nothing is expected
     summaries = [read_report(each)[1] for each in reports]
     assert [each["promotion"]["champion"]["models"] for each in summaries] == [[]] * 4
     assert summaries[0]["promotion"]["vectors"]["difference"][0] <= 0
