@@ -363,7 +363,8 @@ def test_pairs_that_are_counted_at_once_have_the_records_lists_and_marks_of_one_
     rate_H = np.arange(tables.NUM_HALF_LIVES) / 7
     for time in range(60):
         pairs = generator.choice(81, size=1 + time % 7, replace=False)  # new ones, and ones that are in a list
-        tables.marks_taken(together), tables.marks_taken(apart)
+        for table in (together, apart):
+            tables.marks_taken(table)
         tables.touch_many(together, pairs // 9, pairs % 9, time, rate_H)
         for pair in pairs.tolist():
             tables.touch(apart, pair // 9, pair % 9, time, rate_H)
