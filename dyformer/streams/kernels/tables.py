@@ -137,17 +137,6 @@ def _link_first(table, slot):
 
 
 @njit
-def _append(table, row, column, time):
-    slot = table.num_used_1[0]
-    table.num_used_1[0] += 1
-    record = table.slot_S[slot]
-    record.row, record.column = row, column
-    record.first = record.latest = time
-    _enter(table, slot)
-    return slot
-
-
-@njit
 def decay_and_add(value_H, age, rate_H, amount):
     """Bring decayed sums from their own time to one `age` later and add `amount` to each."""
     for h in range(NUM_HALF_LIVES):
@@ -161,9 +150,8 @@ def touch(table, row, column, time, rate_H):
 
     `rate_H` is log(2) / half-life, per unit of the log's time.
     """
-    found = find(table, row, column)
-    slot = _count(table, found, row, column, time, rate_H)
-    _move_to_front(table, slot, found >= 0)
+    slot, is_found = _count(table, _bucket(row, column, len(table.bucket_B) - 1), row, column, time, rate_H)
+    _move_to_front(table, slot, is_found)
     return slot
 
 
@@ -171,28 +159,45 @@ def touch(table, row, column, time, rate_H):
 def touch_many(table, row_P, column_P, time, rate_H):
     """Count one update of each of these pairs, which differ, in their order; as `touch`.
 
-    All pairs are counted before the lists change, so that the processor fetches the fronts of the lists at once.
+    What no pair waits for comes first: the processor then fetches the buckets of all pairs at once, then the slots in
+    them, and at last the fronts of their lists.
     """
-    slot_P, is_found_P = np.empty(len(row_P), dtype=np.int64), np.empty(len(row_P), dtype=np.bool_)
-    find_many(table, row_P, column_P, slot_P, is_found_P)
+    mask = len(table.bucket_B) - 1
+    bucket_P, slot_P = np.empty((2, len(row_P)), dtype=np.int64)
+    is_found_P = np.empty(len(row_P), dtype=np.bool_)
     for pair in range(len(row_P)):
-        is_found_P[pair] = slot_P[pair] >= 0
-        slot_P[pair] = _count(table, slot_P[pair], row_P[pair], column_P[pair], time, rate_H)
+        bucket_P[pair] = _bucket(row_P[pair], column_P[pair], mask)
+        slot_P[pair] = table.bucket_B[bucket_P[pair]]
+    for pair in range(len(row_P)):
+        is_found_P[pair] = table.slot_S[max(slot_P[pair], 0)].row == row_P[pair]
+    for pair in range(len(row_P)):
+        found = _count(table, bucket_P[pair], row_P[pair], column_P[pair], time, rate_H)
+        slot_P[pair], is_found_P[pair] = found
     for pair in range(len(row_P)):
         _move_to_front(table, slot_P[pair], is_found_P[pair])
 
 
 @njit
-def _count(table, slot, row, column, time, rate_H):
-    # Of a pair whose slot, or -1, is known; a new slot is in no list yet.
-    if slot < 0:
-        slot = _append(table, row, column, time)
+def _count(table, bucket, row, column, time, rate_H):
+    # Gives the slot, and whether the pair had it before; a new slot is in no list yet.
+    mask = len(table.bucket_B) - 1
+    slot = np.int64(table.bucket_B[bucket])
+    while slot >= 0 and (table.slot_S[slot].row != row or table.slot_S[slot].column != column):
+        bucket = (bucket + 1) & mask
+        slot = np.int64(table.bucket_B[bucket])
+    is_found = slot >= 0
+    if not is_found:
+        slot = table.num_used_1[0]
+        table.num_used_1[0] += 1
+        table.bucket_B[bucket] = slot
+        table.slot_S[slot].row, table.slot_S[slot].column = row, column
+        table.slot_S[slot].first = table.slot_S[slot].latest = time
     _mark(table, slot)
     record = table.slot_S[slot]
     decay_and_add(record.decayed, time - record.latest, rate_H, 1.0)
     record.count += 1
     record.latest = time
-    return slot
+    return slot, is_found
 
 
 @njit

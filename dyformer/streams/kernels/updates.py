@@ -21,7 +21,7 @@ from dyformer.streams.kernels.tables import (
     touch_many,
 )
 
-KERNELS = "f97cf8df7864"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "7dd32fda2128"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
@@ -189,17 +189,43 @@ def _count_move(state, last_slot, target, time):
 
 
 @njit
+def _newest_partners(state, source, partner_P):
+    """Write a source's newest partners, the newest first, as many as there is room for; give their number.
+
+    The last events name them without a look at contacts one after the other, which wait for each other; where these
+    events have too few, the list of contacts does.
+    """
+    record, num = state.source_N[source], 0
+    for back in range(1, min(record.count, NUM_RECENT) + 1):
+        partner = record.recent[(record.count - back) % NUM_RECENT]
+        position = 0
+        while position < num and partner_P[position] != partner:
+            position += 1
+        if position == num:
+            partner_P[num] = partner
+            num += 1
+            if num == len(partner_P):
+                return num
+    if record.count <= NUM_RECENT:
+        return num
+    slot, num = np.int64(state.contacts.newest_R[source]), 0
+    while slot >= 0 and num < len(partner_P):
+        partner_P[num] = state.contacts.slot_S[slot].column
+        num += 1
+        slot = np.int64(state.contacts.slot_S[slot].older)
+    return num
+
+
+@njit
 def _count_shared(state, source, target, time):
     # The target is new to the source, so that no pair occurs twice.
+    partner_P = np.empty(NUM_SHARED, dtype=np.int64)
     row_P, column_P = np.empty((2, 2 * NUM_SHARED), dtype=np.int64)
-    slot, num_pairs = np.int64(state.contacts.newest_R[source]), 0
-    while slot >= 0 and num_pairs < 2 * NUM_SHARED:
-        partner = state.contacts.slot_S[slot].column
-        row_P[num_pairs] = column_P[num_pairs + 1] = partner
-        column_P[num_pairs] = row_P[num_pairs + 1] = target
-        num_pairs += 2
-        slot = np.int64(state.contacts.slot_S[slot].older)
-    touch_many(state.shared, row_P[:num_pairs], column_P[:num_pairs], time, state.rate_H)
+    num = _newest_partners(state, source, partner_P)
+    for position in range(num):
+        row_P[2 * position] = column_P[2 * position + 1] = partner_P[position]
+        column_P[2 * position] = row_P[2 * position + 1] = target
+    touch_many(state.shared, row_P[: 2 * num], column_P[: 2 * num], time, state.rate_H)
 
 
 @njit
