@@ -17,7 +17,7 @@ from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.event_reasons import reasons
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import INDEX, EventState, Rest
-from dyformer.streams.kernels.tables import SLOT, caught_up, larger_table, no_rest, table_of
+from dyformer.streams.kernels.tables import CONTACT_SLOT, SLOT, caught_up, larger_table, no_rest, table_of
 
 NUMBERED_AT_ONCE = 1_000  # events, about a millisecond
 CONTACTS = [INDEX["contacts"], INDEX["replies"]]
@@ -128,8 +128,9 @@ def _number(names: list[str], numbers: dict[str, int], name: str) -> int:
 
 def load_growth() -> None:
     """Compile what a growth of the tables calls, or read it from the disk: beside requests they would wait for it."""
-    table = table_of(np.zeros(1, dtype=SLOT), np.empty(0, dtype=np.int32))
-    caught_up(larger_table(table, 1), table)
+    for kind in (CONTACT_SLOT, SLOT):
+        table = table_of(np.zeros(1, dtype=kind), np.empty(0, dtype=np.int32))
+        caught_up(larger_table(table, 1), table)
 
 
 class LiveRanking:

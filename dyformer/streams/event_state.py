@@ -74,6 +74,7 @@ from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.kernels.features import Limits
 from dyformer.streams.kernels.rows import Scratch, collect_rows, pair_rows
 from dyformer.streams.kernels.tables import (
+    CONTACT_SLOT,
     SLOT,
     PairTable,
     caught_up,
@@ -108,7 +109,14 @@ RANK = 8  # of the vectors
 BLOCK_EVENTS = 1 << 13
 BLOCK_ROWS = 1 << 15
 MIN_ROWS = 32  # of a query on average, for the size of a block's other arrays
-TABLES = ("contacts", "meetings", "moves", "own_moves", "shared")
+TABLES = {
+    "contacts": CONTACT_SLOT,
+    "meetings": CONTACT_SLOT,  # the partners of a source are read of one of these two
+    "moves": SLOT,
+    "own_moves": SLOT,
+    "shared": SLOT,
+}
+"""The tables of pairs of a state and the records of their slots."""
 EVENT_COLUMNS = ("source_E", "target_E", "time_E", "weight_E")
 RANKED = (
     "contacts_2",
@@ -204,8 +212,9 @@ _RANKED = np.array([INDEX[name] for name in RANKED])
 
 def empty_state(num_sources: int, num_targets: int, settings: StateSettings) -> State:
     """Make the state before the first event."""
-    none = np.empty(0, dtype=SLOT), np.empty(0, dtype=np.int32)
-    contacts, meetings, moves, own_moves, shared = (table_of(*none) for _ in TABLES)
+    contacts, meetings, moves, own_moves, shared = (
+        table_of(np.empty(0, dtype=kind), np.empty(0, dtype=np.int32)) for kind in TABLES.values()
+    )
     state = State(
         contacts=contacts,
         meetings=meetings,
@@ -425,13 +434,13 @@ class EventState:
     Events of one and the same time are neither before nor after each other. So the newest events wait until the time
     goes on, and a query at their time does not read them.
 
-    Memory: a contact, a move, an own move and a shared pair take a slot of 64 bytes each, with 8 to 24 bytes of hash
-    buckets and 1/8 byte of marks; while a table grows, up to half of its slots are free, or five eighths of one that
-    grows ahead. A new contact makes at most 32 shared pairs, an event at most one move and one own move, and none where
-    the target stays the same. A source takes 152 bytes and a target 168. Undirected logs count each event twice.
-    Directed logs with one side have two more slots for each unordered pair with an event. A vector takes 4 x `rank`
-    bytes a source and a target, and twice as many in directed logs with one side. `benchmarks/event_state.py` measures
-    it.
+    Memory: a contact and a meeting take a slot of 64 bytes, a move, an own move and a shared pair 48, each with 8 to
+    24 bytes of hash buckets and 1/8 byte of marks; while a table grows, up to half of its slots are free, or five
+    eighths of one that grows ahead. A new contact makes at most 32 shared pairs, an event at most one move and one own
+    move, and none where the target stays the same. A source takes 152 bytes and a target 168. Undirected logs count
+    each event twice. Directed logs with one side have two more slots for each unordered pair with an event. A vector
+    takes 4 x `rank` bytes a source and a target, and twice as many in directed logs with one side.
+    `benchmarks/event_state.py` measures it.
     """
 
     def __init__(self, num_sources: int, num_targets: int, settings: StateSettings) -> None:
@@ -608,7 +617,10 @@ class EventState:
         """Make the state whose `to_arrays` are given, with the settings that it had."""
         self = cls(0, 0, settings)
         self._state = self._state._replace(
-            **{name: table_of(_records(name, arrays, SLOT), arrays[f"{name}.newest"].copy()) for name in TABLES},
+            **{
+                name: table_of(_records(name, arrays, kind), arrays[f"{name}.newest"].copy())
+                for name, kind in TABLES.items()
+            },
             source_N=_records("source", arrays, SOURCE),
             target_D=_records("target", arrays, TARGET),
             popular=Popular(arrays["popular.target"].copy(), arrays["popular.size"].copy()),

@@ -15,6 +15,7 @@ from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
 from dyformer.evaluation.labelled_steps import TRAINING_QUERIES
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.verdict import expected_in_words
 from dyformer.scoring.retrieval import MAX_NODES
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import STEP_IN_TEST, champion_of, unusable
@@ -152,30 +153,10 @@ def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:
     return None
 
 
-COME_AGAIN = 0.4
-"""The fraction of repeats from which on a log's pairs come again: of nine logs four have .47 to .98, five 0 to .3."""
-
-EXPECTED = {
-    True: (
-        "its pairs come again. On four such logs the vectors of DyFormer added nothing clear to the MRR, and at most"
-        " .018 to an AUC"
-    ),
-    False: (
-        "most of its pairs are new. On five such logs the vectors of DyFormer added nothing clear to the MRR, and on"
-        " two of them .02 to .03 to an AUC"
-    ),
-}
-"""What was measured on logs whose pairs come again, and on those whose pairs do not (docs/when_to_train.md)."""
-
-
 def expected_line(dataset: str, drift: str) -> str | None:
-    """Write which case a log is, and what vectors added on such logs; None where the newest step has no links."""
+    """Write which case a log is, by the newest step's links; None where it has none."""
     repeats = read_drift(drift)[0].filter(pl.col("step") == pl.col("step").max(), metric="repeats")["value"]
-    if repeats.is_empty():
-        return None
-    fraction = float(repeats[0])
-    known = f"{100 * fraction:.0f} % of the newest step's links repeat an earlier one"
-    return f"{dataset}: {known}: {EXPECTED[fraction >= COME_AGAIN]}. This run compares them"
+    return None if repeats.is_empty() else f"{dataset}: {expected_in_words(float(repeats[0]))}"
 
 
 STAGES = {

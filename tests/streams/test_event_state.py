@@ -307,16 +307,6 @@ def test_each_slot_that_changes_while_its_table_is_copied_is_copied_again(monkey
         assert all(state.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.items())
 
 
-def test_a_table_is_nearly_full_when_a_quarter_or_what_may_come_is_not_free() -> None:
-    table = tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(1, -1, dtype=np.int32)), 8)
-    for column in range(6):
-        assert not tables.is_nearly_full(table, 0)
-        tables.touch(table, 0, column, column, np.zeros(4))
-    assert [tables.is_nearly_full(table, num_more) for num_more in (0, 2, 3)] == [False, False, True]
-    tables.touch(table, 0, 6, 6, np.zeros(4))
-    assert tables.is_nearly_full(table, 0)
-
-
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_source_with_new_targets_alone_takes_the_most_slots(world: str) -> None:
     two_sides, directed = WORLDS[world]
@@ -337,46 +327,6 @@ def test_a_source_with_new_targets_alone_takes_the_most_slots(world: str) -> Non
     taken = {name: int(getattr(state._state, name).num_used_1[0]) - before[name] for name in event_state.TABLES}
     most = event_state._most_slots(49, state.settings.limits)
     assert taken == most or (not directed and all(taken[name] <= most[name] for name in taken))
-
-
-def test_pairs_that_are_found_at_once_have_the_slots_of_one_after_the_other() -> None:
-    generator = np.random.default_rng(0)
-    table = tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(50, -1, dtype=np.int32)), 300)
-    table = table._replace(bucket_B=np.full(512, -1, dtype=np.int32))  # so few that pairs often share a bucket
-    row_P, column_P = generator.integers(50, size=(2, 400))
-    for row, column in zip(row_P[:300].tolist(), column_P[:300].tolist(), strict=True):
-        tables.touch(table, row, column, 0, np.zeros(tables.NUM_HALF_LIVES))
-    slot_P, is_first_P = np.empty(400, dtype=np.int64), np.empty(400, dtype=np.bool_)
-    tables.find_many(table, row_P, column_P, slot_P, is_first_P)
-    assert slot_P.tolist() == [tables.find(table, *pair) for pair in zip(row_P, column_P, strict=True)]
-    assert (slot_P[:300] >= 0).all()
-    assert (slot_P < 0).any()
-    assert len(set(is_first_P[:300].tolist())) == 2
-
-
-def test_pairs_that_are_counted_at_once_have_the_records_lists_and_marks_of_one_after_the_other() -> None:
-    generator = np.random.default_rng(0)
-    together, apart = (
-        tables.with_room(tables.table_of(np.empty(0, dtype=tables.SLOT), np.full(9, -1, dtype=np.int32)), 81)
-        for _ in range(2)
-    )
-    rate_H = np.arange(tables.NUM_HALF_LIVES) / 7
-    for time in range(60):
-        pairs = generator.choice(81, size=1 + time % 7, replace=False)  # new ones, and ones that are in a list
-        for table in (together, apart):
-            tables.marks_taken(table)
-        tables.touch_many(together, pairs // 9, pairs % 9, time, rate_H)
-        for pair in pairs.tolist():
-            tables.touch(apart, pair // 9, pair % 9, time, rate_H)
-        for one, other in zip(together, apart, strict=True):
-            assert one.tobytes() == other.tobytes()
-
-
-def test_in_a_table_without_slots_no_pair_is_found() -> None:
-    table = tables.table_of(np.empty(0, dtype=tables.SLOT), np.empty(0, dtype=np.int32))
-    slot_P = np.zeros(2, dtype=np.int64)
-    tables.find_many(table, np.array([0, 3]), np.array([1, 0]), slot_P, np.empty(2, dtype=np.bool_))
-    assert slot_P.tolist() == [-1, -1]
 
 
 @njit
@@ -620,8 +570,14 @@ def test_the_page_has_the_bytes_of_a_pair_a_source_and_a_target() -> None:
     lists = {name: getattr(arrays, name).newest_R.nbytes for name in event_state.TABLES}
     sources = arrays.source_N.nbytes + lists["contacts"] + lists["meetings"]
     targets = arrays.target_D.nbytes + lists["moves"] + lists["shared"]
-    pair, source, target = tables.SLOT.itemsize, sources / log.num_sources, targets / log.num_targets
+    contact, pair = tables.CONTACT_SLOT.itemsize, tables.SLOT.itemsize
+    source, target = sources / log.num_sources, targets / log.num_targets
     page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text()
-    assert f"{pair} bytes a pair" in page
+    assert f"{contact} bytes a contact, {pair} bytes any other pair" in page
     assert f"{source:g} bytes a source and {target:g} a target" in page
-    assert f"A source takes {source:g} bytes and a target {target:g}." in (EventState.__doc__ or "")
+    documented = " ".join((EventState.__doc__ or "").split())
+    assert (
+        f"a contact and a meeting take a slot of {contact} bytes, a move, an own move and a shared pair {pair}"
+        in documented
+    )
+    assert f"A source takes {source:g} bytes and a target {target:g}." in documented

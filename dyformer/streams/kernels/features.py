@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, find, find_many
 from dyformer.streams.kernels.updates import NEVER, NUM_RECENT
 
-KERNELS = "4f38c422ce3e"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "84a5da7dec85"  # digest of the imported ones: numba makes machine code anew only where this file changes
 MET_RECENCY = 10  # position in the features of replies
 NUM_JOINED = 8  # newest partners whose shared sources with a candidate are counted
 

@@ -23,18 +23,22 @@ NUM_HALF_LIVES = 4
 SLOTS_OF_A_MARK = 8
 PART = 1 << 13  # slots that are copied at a time: about half a millisecond
 
-SLOT = np.dtype(
+_FIELDS: list[tuple] = [
+    ("row", "i4"),
+    ("column", "i4"),
+    ("count", "i4"),
+    ("newer", "i4"),  # the next slot of the same row towards the newest, or -1
+    ("older", "i4"),
+    ("number", "i4"),  # of a contact: events of the source before the newest one
+    ("latest", "i8"),
+    ("decayed", "f4", (NUM_HALF_LIVES,)),  # sum of 0.5^(age / half-life) over the updates, as of the latest one
+]
+SLOT = np.dtype(_FIELDS, align=True)
+CONTACT_SLOT = np.dtype(
     [
-        ("row", "i4"),
-        ("column", "i4"),
-        ("count", "i4"),
-        ("newer", "i4"),  # the next slot of the same row towards the newest, or -1
-        ("older", "i4"),
-        ("number", "i4"),  # of a contact: events of the source before the newest one
-        ("first", "i8"),  # time of the first update
-        ("latest", "i8"),
-        ("weight", "f8"),  # of a contact: sum of the weights in the log
-        ("decayed", "f4", (NUM_HALF_LIVES,)),  # sum of 0.5^(age / half-life) over the updates, as of the latest one
+        *_FIELDS,
+        ("first", "i8"),  # time of the first update; of a meeting 0
+        ("weight", "f8"),  # sum of the weights in the log; of a meeting 0
     ],
     align=True,
 )
@@ -45,7 +49,7 @@ class PairTable(NamedTuple):
 
     num_used_1: NDArray[np.int64]
     bucket_B: NDArray[np.int32]  # a slot, or -1; B is a power of 2 and at least twice the slots
-    slot_S: NDArray[np.void]  # of SLOT
+    slot_S: NDArray[np.void]  # of SLOT or CONTACT_SLOT
     newest_R: NDArray[np.int32]  # the row's slot with the newest update, or -1
     changed_M: NDArray[np.bool_]  # whether any of a mark's slots has changed since `marks_taken`
 
@@ -159,8 +163,8 @@ def touch(table, row, column, time, rate_H):
 def touch_many(table, row_P, column_P, time, rate_H):
     """Count one update of each of these pairs, which differ, in their order; as `touch`.
 
-    What no pair waits for comes first: the processor then fetches the buckets of all pairs at once, then the slots in
-    them, and at last the fronts of their lists.
+    What no pair waits for comes first: the processor then fetches the buckets of all pairs at once, then their slots,
+    and at last the fronts of their lists.
     """
     mask = len(table.bucket_B) - 1
     bucket_P, slot_P = np.empty((2, len(row_P)), dtype=np.int64)
@@ -168,8 +172,6 @@ def touch_many(table, row_P, column_P, time, rate_H):
     for pair in range(len(row_P)):
         bucket_P[pair] = _bucket(row_P[pair], column_P[pair], mask)
         slot_P[pair] = table.bucket_B[bucket_P[pair]]
-    for pair in range(len(row_P)):
-        is_found_P[pair] = table.slot_S[max(slot_P[pair], 0)].row == row_P[pair]
     for pair in range(len(row_P)):
         found = _count(table, bucket_P[pair], row_P[pair], column_P[pair], time, rate_H)
         slot_P[pair], is_found_P[pair] = found
@@ -191,7 +193,7 @@ def _count(table, bucket, row, column, time, rate_H):
         table.num_used_1[0] += 1
         table.bucket_B[bucket] = slot
         table.slot_S[slot].row, table.slot_S[slot].column = row, column
-        table.slot_S[slot].first = table.slot_S[slot].latest = time
+        table.slot_S[slot].latest = time
     _mark(table, slot)
     record = table.slot_S[slot]
     decay_and_add(record.decayed, time - record.latest, rate_H, 1.0)
@@ -263,7 +265,7 @@ def larger_table(table: PairTable, num_more: int) -> PairTable:
     return table._replace(
         num_used_1=table.num_used_1.copy(),
         bucket_B=np.empty(_num_buckets(num_slots), dtype=np.int32),
-        slot_S=np.zeros(num_slots, dtype=SLOT),
+        slot_S=np.zeros(num_slots, dtype=table.slot_S.dtype),
         changed_M=_no_marks(num_slots),
     )
 
@@ -313,7 +315,8 @@ def caught_up(larger: PairTable, table: PairTable) -> PairTable:
 
 
 def _rows(table: PairTable) -> NDArray[np.int64]:
-    return table.slot_S.view(np.int64).reshape(len(table.slot_S), SLOT.itemsize // 8)  # also of no slots
+    num_values = table.slot_S.dtype.itemsize // 8
+    return table.slot_S.view(np.int64).reshape(len(table.slot_S), num_values)  # also of no slots
 
 
 def _num_buckets(num_slots: int) -> int:

@@ -21,7 +21,7 @@ from dyformer.streams.kernels.tables import (
     touch_many,
 )
 
-KERNELS = "7dd32fda2128"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "47e291db336f"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
@@ -192,8 +192,8 @@ def _count_move(state, last_slot, target, time):
 def _newest_partners(state, source, partner_P):
     """Write a source's newest partners, the newest first, as many as there is room for; give their number.
 
-    The last events name them without a look at contacts one after the other, which wait for each other; where these
-    events have too few, the list of contacts does.
+    They are the distinct targets of the last events. Only where these are too few is the list of contacts followed:
+    each step of it waits for the one before.
     """
     record, num = state.source_N[source], 0
     for back in range(1, min(record.count, NUM_RECENT) + 1):
@@ -255,6 +255,8 @@ def absorb(state, source, target, time, weight, has_replies):
         _count_meeting(state.meetings, source, target, time, rate_H)
     slot = touch(contacts, source, target, time, rate_H)
     record = state.source_N[source]
+    if contacts.slot_S[slot].count == 1:
+        contacts.slot_S[slot].first = time
     contacts.slot_S[slot].number = record.count
     contacts.slot_S[slot].weight += weight
     groups = 1 + is_fresh + (is_fresh and record.count == 0)
