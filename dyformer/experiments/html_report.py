@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape, unescape
+from typing import Any
 
 import polars as pl
 from matplotlib.figure import Figure
@@ -129,7 +130,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     course = course.unique(["protocol", "family", *ROW_KEYS], maintain_order=True)
     beside = [
         [*_section("How far the probabilities can be trusted", [], _calibration(reliability))],
-        [*_section("The newest steps", [], _course(course, starts))],
+        [*_section("The newest steps", [], _course(course, starts, None if verdict is None else verdict.published))],
     ]
     parts = [
         *_section("What came of the published forecasts", *_ledger(ledger)),
@@ -196,14 +197,15 @@ def _folded(title: str, parts: Iterable[str]) -> Iterator[str]:
         yield f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
-def _course(course: pl.DataFrame, starts: Starts | None) -> Iterator[tuple[str, Figure]]:
+def _course(course: pl.DataFrame, starts: Starts | None, published: str | None) -> Iterator[tuple[str, Figure]]:
     """Draw the curve over the newest steps: the MRR where several are ranked, and the AUC of the paper's protocol."""
+    given: dict[str, Any] = {"starts": starts, "published": published}
     ranked = course.filter(protocol="prequential", slice=KNOWN, family=MIXED, metric="mrr")
     if _num_steps(ranked) > 1:
-        yield "MRR of each step", step_curve(ranked, metric="mrr", slice_name=KNOWN, family=MIXED, starts=starts)
+        yield "MRR of each step", step_curve(ranked, metric="mrr", slice_name=KNOWN, family=MIXED, **given)
     pairs = course.filter(protocol="paper", slice="all", metric="auc")
     if _num_steps(pairs) > 1:
-        yield "AUC of each step, all links", step_curve(pairs, starts=starts)
+        yield "AUC of each step, all links", step_curve(pairs, **given)
 
 
 def _protocols(metrics: pl.DataFrame, dataset: str, course: pl.DataFrame, starts: Starts | None) -> Iterator[str]:

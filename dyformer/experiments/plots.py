@@ -95,17 +95,18 @@ def step_curve(
     slice_name: str = "all",
     family: str = "random",
     starts: Starts | None = None,
+    published: str | None = None,
 ) -> Figure:
     """Draw a metric per step, one line a method: mean over seeds, with a band of the 95 % interval (Fig. 5).
 
-    Our methods are in front; of the baselines the NUM_NAMED best have a name, and the best one a band, too. With
-    `starts` the axis has dates.
+    Our methods are in front; of the baselines the NUM_NAMED best and the `published` one have a name, and the best one
+    a band, too. With `starts` the axis has dates.
     Raises ValueError when the frame has no per-step value of this metric, slice and family.
     """
     rows = _rows(metrics, metric, slice_name, family).filter(~pl.col("step").is_in(["micro", "macro"]))
     rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
     figure, axes = empty_axes(6.4, 5.0)
-    styles = _styles(rows)
+    styles = _styles(rows, published)
     for method in reversed(_ranked(rows)):
         line = _over_seeds(rows.filter(pl.col("method") == method), "step").sort("step")
         style = styles[method]
@@ -386,11 +387,11 @@ def colour_of(method: str) -> str:
     return BASELINE_COLOURS.get(method) or to_hex(own)
 
 
-def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
+def _styles(rows: pl.DataFrame, published: str | None = None) -> dict[str, dict[str, Any]]:
     """Give each method its line: ours in front, then the best baseline, and others that have a name."""
     ranked, best = _ranked(rows), rows["best_baseline"].drop_nulls().first()
     baselines = set(rows.filter(pl.col("is_baseline"))["method"])
-    named = [method for method in ranked if method in baselines][:NUM_NAMED]
+    named = [published, *[method for method in ranked if method in baselines][:NUM_NAMED]]
     styles: dict[str, dict[str, Any]] = {}
     for method in ranked:
         if method not in baselines:

@@ -37,10 +37,11 @@ EXPECTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Sentences, the most important first, and four numbers as texts by their names."""
+    """Sentences, the most important first, four numbers as texts by their names, and the method that publishes."""
 
     sentences: tuple[str, ...]
     numbers: Mapping[str, str]
+    published: str | None = None
 
 
 def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mapping[str, Any] | None = None) -> Verdict:
@@ -72,7 +73,8 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         "mean error of the probabilities": _number(measured, "calibration_error", "{:.1f} points", 100),
         f"added by the vectors{_doubt(promotion.get('vectors'))}": _relative(promotion.get("vectors")),
     }
-    return Verdict(sentences=tuple(filter(None, sentences)), numbers=numbers)
+    published = None if promotion["champion"] is None else promotion["champion"]["title"]
+    return Verdict(sentences=tuple(filter(None, sentences)), numbers=numbers, published=published)
 
 
 def _as_in_table(promotion: Mapping[str, Any], metrics: pl.DataFrame) -> Mapping[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from dataclasses import replace
 from datetime import datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -129,6 +130,19 @@ def test_every_curve_over_steps_has_their_dates(monkeypatch: pytest.MonkeyPatch)
     metrics, drift = pl.concat([ranking("5", "6"), pairs]), service_rows()["drift"]
     html_report(metrics, "mylog", counts={}, drift=drift, starts=starts)
     assert given == [starts] * 4  # MRR, AUC of all and of the new links, drift
+
+
+def test_the_curves_of_the_first_screen_name_the_method_that_publishes(monkeypatch: pytest.MonkeyPatch):
+    given = []
+
+    def drawn(rows: pl.DataFrame, **others: Any) -> Figure:
+        given.append(others.get("published"))
+        return Figure()
+
+    monkeypatch.setattr(page_of_a_run, "step_curve", drawn)
+    metrics = pl.concat([ranking("5", "6"), rows("paper", ("5", "6"), ("auc", "random", "all"))])
+    html_report(metrics, "mylog", counts={}, verdict=replace(VERDICT, published="L3"))
+    assert given == ["L3"] * 2
 
 
 def test_the_first_screen_is_the_verdict_then_its_numbers_the_calibration_and_the_contents():

@@ -111,6 +111,13 @@ def test_ours_are_in_front_and_baselines_behind_the_best_ones_have_one_grey_entr
     assert (low_high.y0, low_high.y1) == pytest.approx((79, 92))  # DyFormer's interval, averaged over two seeds
 
 
+def test_a_published_baseline_has_a_name_wherever_it_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dyformer.experiments.plots.NUM_NAMED", 1)
+    figure = step_curve(metric_rows(), published="Popularity")
+    assert labels(figure) == ["L3", "DyFormer", "1 other baseline", "Popularity"]
+    assert drawn_colour(figure, "Popularity") == colour_of("Popularity") != GREY
+
+
 def test_comparison_has_two_points_a_method_sorted_by_macro() -> None:
     figure = comparison_chart(metric_rows())
     assert_draws(figure)

@@ -228,6 +228,11 @@ def test_an_interval_is_written_by_its_sign(difference: list[float] | None, word
     assert in_words(difference) == words
 
 
+def test_the_method_that_publishes_is_that_of_the_champion():
+    assert verdict(OUTCOME, MEASURED, FORECAST).published == WITH["title"]
+    assert verdict({**OUTCOME, "champion": None}, MEASURED).published is None
+
+
 def test_vectors_that_add_or_harm_are_said_to():
     assert "The vectors add 20 %, clearly" in text_of({"vectors": GAIN})
     assert "The vectors harm, clearly" in text_of({"vectors": {**VECTORS, "difference": [-0.3, -0.2, -0.1]}})
