@@ -1,4 +1,4 @@
-"""Without torch, Prefect, MLflow and FastAPI the core works, and what needs one of them names its extra."""
+"""Without torch, Prefect, MLflow and FastAPI the core runs, and what needs one of them names its extra."""
 
 import ast
 import json
@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from core_programs import API, COMMANDS, core_commands
 from packaging.requirements import Requirement
 
 from dyformer.extras import EXTRAS, MissingExtra, missing, need
@@ -25,39 +26,10 @@ class NotInstalled:
 
 sys.meta_path.insert(0, NotInstalled())
 """
-API = """
-import dyformer
-rows = [(f"u{n % 7}", f"u{(n * n + 1) % 9}", 3600 * n) for n in range(600)]
-log = dyformer.read_log(rows, time_unit="s", bipartite=False)
-graph = log.snapshots("3d")
-model = dyformer.fit(graph, method="Forecaster without vectors")
-assert model.top(3).height and set(dyformer.METHODS) >= {"L3", "GraphSAGE", "DyFormer"}
-assert dyformer.evaluate(graph, ["L3"], steps=[graph.num_steps]).height
-assert dyformer.fit_events(log).rank("u1", k=3).height
-for method in ("DyFormer", "GraphSAGE", "node2vec"):
-    try:
-        dyformer.fit(graph, method=method)
-    except dyformer.extras.MissingExtra as error:
-        assert str(error) == "this needs the package torch, which is not installed: pip install 'dyformer[model]'"
-    else:
-        raise AssertionError(method)
-"""
 COMMAND = """
 from flows.cli import main
 sys.argv = ["dyformer", *sys.argv[1:]]
 main()
-"""
-# Several commands in one process, because each imports the libraries of the core for a second.
-COMMANDS = """
-import json
-from flows.cli import main
-
-for arguments in json.loads(sys.argv[1]):
-    sys.argv = ["dyformer", *arguments]
-    try:
-        main()
-    except SystemExit as ending:
-        assert not ending.code, (arguments, ending.code)
 """
 
 
@@ -91,18 +63,7 @@ def test_a_command_names_the_extra_that_it_needs(command: str, extra: str, tmp_p
 
 
 def test_reading_querying_and_ranking_need_no_extra(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("source,target,time\n" + "".join(f"a{n % 5},b{n % 3},{n}\n" for n in range(90)))
-    ingest = ("ingest", "mylog", "--log", str(tmp_path / "log.csv"), "--time-unit", "s", "--window", "10s")
-    commands = (
-        ingest,
-        ("sql", "select count(*) from events"),
-        ("champions", "mylog"),
-        ("drift", "mylog"),
-        ("rank", "mylog", "a1"),
-        ("verify",),
-        ("settings",),
-    )
-    done = without_extras(COMMANDS, json.dumps(commands), store=tmp_path / "store")
+    done = without_extras(COMMANDS, json.dumps(core_commands(tmp_path)), store=tmp_path / "store")
     assert done.returncode == 0, done.stderr
     done = without_extras(COMMAND, "predict", "mylog", store=tmp_path / "store")
     assert done.returncode == 1
