@@ -12,7 +12,8 @@ import measure
 import numpy as np
 
 from dyformer.streams.event_log import EventLog, EventQueries
-from dyformer.streams.event_state import TABLES, EventState, StateSettings, candidate_rows
+from dyformer.streams.event_state import EventState, StateSettings, candidate_rows
+from dyformer.streams.state_tables import TABLES
 
 NUM_EVENTS = 1_000_000
 NUM_SOURCES, NUM_TARGETS = NUM_EVENTS // 10, NUM_EVENTS // 20

@@ -17,7 +17,8 @@ from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.event_reasons import reasons
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import INDEX, EventState, Rest
-from dyformer.streams.kernels.tables import CONTACT_SLOT, SLOT, caught_up, larger_table, no_rest, table_of
+from dyformer.streams.kernels.tables import caught_up, larger_table, no_rest, table_of
+from dyformer.streams.state_tables import TABLES
 
 NUMBERED_AT_ONCE = 1_000  # events, about a millisecond
 CONTACTS = [INDEX["contacts"], INDEX["replies"]]
@@ -128,7 +129,7 @@ def _number(names: list[str], numbers: dict[str, int], name: str) -> int:
 
 def load_growth() -> None:
     """Compile what a growth of the tables calls, or read it from the disk: beside requests they would wait for it."""
-    for kind in (CONTACT_SLOT, SLOT):
+    for kind in set(TABLES.values()):
         table = table_of(np.zeros(1, dtype=kind), np.empty(0, dtype=np.int32))
         caught_up(larger_table(table, 1), table)
 

@@ -69,36 +69,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.graphs.factorisation import DENSE_NODES
-from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh, no_vectors
+from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.kernels.features import Limits
 from dyformer.streams.kernels.rows import Scratch, collect_rows, pair_rows
 from dyformer.streams.kernels.tables import (
-    CONTACT_SLOT,
-    SLOT,
-    PairTable,
     caught_up,
     changes_copied,
     filled_in_parts,
-    grown,
     is_nearly_full,
     larger_table,
     marks_taken,
     no_rest,
-    table_of,
-    with_room,
 )
-from dyformer.streams.kernels.updates import (
-    NEVER,
-    NUM_LISTS,
-    NUM_POPULAR,
-    NUM_SHARED,
-    SOURCE,
-    TARGET,
-    Popular,
-    State,
-    Vectors,
-    absorb_events,
+from dyformer.streams.kernels.updates import NEVER, State, absorb_events
+from dyformer.streams.state_tables import (
+    TABLES,
+    arrays_of,
+    empty_state,
+    most_slots,
+    state_of,
+    with_event_room,
+    with_nodes,
 )
 
 HALF_LIVES = (600.0, 7_200.0, 86_400.0, 604_800.0)
@@ -109,14 +101,6 @@ RANK = 8  # of the vectors
 BLOCK_EVENTS = 1 << 13
 BLOCK_ROWS = 1 << 15
 MIN_ROWS = 32  # of a query on average, for the size of a block's other arrays
-TABLES = {
-    "contacts": CONTACT_SLOT,
-    "meetings": CONTACT_SLOT,  # the partners of a source are read of one of these two
-    "moves": SLOT,
-    "own_moves": SLOT,
-    "shared": SLOT,
-}
-"""The tables of pairs of a state and the records of their slots."""
 EVENT_COLUMNS = ("source_E", "target_E", "time_E", "weight_E")
 RANKED = (
     "contacts_2",
@@ -161,6 +145,11 @@ class StateSettings:
     def from_record(cls, record: Mapping[str, Any]) -> "StateSettings":
         """Read the values of `dataclasses.asdict`; a record of before there were vectors has none."""
         return cls(**{"rank": 0, "max_near": 0, **record, "half_lives": tuple(record["half_lives"])})
+
+    @property
+    def rate_H(self) -> NDArray[np.float64]:
+        """Give log(2) / half-life, per unit of the log's time."""
+        return np.log(2) * self.seconds / np.array(self.half_lives)
 
     @property
     def limits(self) -> Limits:
@@ -208,59 +197,6 @@ _NO_NODES = np.zeros(0, dtype=np.int64)
 _NO_EVENTS: Columns = (_NO_NODES, _NO_NODES, _NO_NODES, np.zeros(0))
 INDEX = {name: column for column, name in enumerate(FEATURES)}
 _RANKED = np.array([INDEX[name] for name in RANKED])
-
-
-def empty_state(num_sources: int, num_targets: int, settings: StateSettings) -> State:
-    """Make the state before the first event."""
-    contacts, meetings, moves, own_moves, shared = (
-        table_of(np.empty(0, dtype=kind), np.empty(0, dtype=np.int32)) for kind in TABLES.values()
-    )
-    state = State(
-        contacts=contacts,
-        meetings=meetings,
-        moves=moves,
-        own_moves=own_moves,
-        shared=shared,
-        source_N=np.empty(0, dtype=SOURCE),
-        target_D=np.empty(0, dtype=TARGET),
-        popular=Popular(
-            target_KM=np.full((NUM_LISTS, NUM_POPULAR), -1, dtype=np.int32),
-            size_K=np.zeros(NUM_LISTS, dtype=np.int32),
-        ),
-        vectors=no_vectors(),
-        rate_H=np.log(2) * settings.seconds / np.array(settings.half_lives),
-    )
-    return with_nodes(state, num_sources, num_targets)
-
-
-def _with_rows(table: PairTable, num_rows: int) -> PairTable:
-    return table._replace(newest_R=grown(table.newest_R, num_rows, -1))
-
-
-def with_nodes(state: State, num_sources: int, num_targets: int) -> State:
-    """Give the state for at least these numbers of nodes; new ones have no event."""
-    return state._replace(
-        contacts=_with_rows(state.contacts, num_sources),
-        meetings=_with_rows(state.meetings, num_sources),
-        moves=_with_rows(state.moves, num_targets),
-        shared=_with_rows(state.shared, num_targets),
-        source_N=grown(state.source_N, num_sources),
-        target_D=grown(state.target_D, num_targets),
-    )
-
-
-def _most_slots(num_events: int, limits: Limits) -> dict[str, int]:
-    """Give the slots of each table that this many events may take, whatever they are."""
-    num_ends = num_events * (1 + limits.both_ways)
-    num_meetings, num_shared = 2 * num_events * limits.has_replies, 2 * NUM_SHARED * num_ends
-    return dict(zip(TABLES, (num_ends, num_meetings, num_ends, num_ends, num_shared), strict=True))
-
-
-def with_event_room(state: State, num_events: int, limits: Limits, rest: Rest = no_rest) -> State:
-    """Give the state with free slots for this many events, whatever they are."""
-    for name, num_more in _most_slots(num_events, limits).items():
-        state = state._replace(**{name: with_room(getattr(state, name), num_more, rest)})
-    return state
 
 
 def columns_of(log: EventLog) -> Columns:
@@ -354,7 +290,7 @@ def candidate_rows(
     `rest_QC`. The arrays are those of the block: use them before the next one.
     """
     limits, num_queries = settings.limits, len(queries)
-    state = empty_state(log.num_sources, log.num_targets, settings)
+    state = empty_state(log.num_sources, log.num_targets, settings.rate_H)
     buffers = _buffers(limits, _scratch(log.num_targets), num_queries)
     num_rest = log.num_targets if queries.candidate_QC is None else queries.candidate_QC.shape[1]
     num_rest = num_rest if target_Q is None else 0
@@ -409,17 +345,6 @@ class Contact(NamedTuple):
     latest: int
 
 
-def _fields(name: str, records: NDArray[np.void]) -> dict[str, NDArray]:
-    return {f"{name}.{field}": records[field].copy() for field in records.dtype.names or ()}
-
-
-def _records(name: str, arrays: Mapping[str, NDArray], kind: np.dtype) -> NDArray[np.void]:
-    records = np.zeros(len(arrays[f"{name}.count"]), dtype=kind)
-    for field in kind.names or ():
-        records[field] = arrays[f"{name}.{field}"]
-    return records
-
-
 def _check_numbers(side: str, number_P: NDArray[np.int64], num_nodes: int) -> None:
     # The compiled loops would read beyond their arrays.
     if len(number_P) and not 0 <= number_P.min() <= number_P.max() < num_nodes:
@@ -434,9 +359,9 @@ class EventState:
     Events of one and the same time are neither before nor after each other. So the newest events wait until the time
     goes on, and a query at their time does not read them.
 
-    Memory: a contact and a meeting take a slot of 64 bytes, a move, an own move and a shared pair 48, each with 8 to
+    Memory: a contact and a meeting take a slot of 64 bytes, a move and an own move 48, a shared pair 56, each with 8 to
     24 bytes of hash buckets and 1/8 byte of marks; while a table grows, up to half of its slots are free, or five
-    eighths of one that grows ahead. A new contact makes at most 32 shared pairs, an event at most one move and one own
+    eighths of one that grows ahead. A new contact makes at most 16 shared pairs, an event at most one move and one own
     move, and none where the target stays the same. A source takes 152 bytes and a target 168. Undirected logs count
     each event twice. Directed logs with one side have two more slots for each unordered pair with an event. A vector
     takes 4 x `rank` bytes a source and a target, and twice as many in directed logs with one side.
@@ -447,7 +372,7 @@ class EventState:
         self.settings = settings
         self.num_events = 0  # observed, the waiting ones included
         self._makes_vectors = True
-        self._state = empty_state(num_sources, num_targets, settings)
+        self._state = empty_state(num_sources, num_targets, settings.rate_H)
         self._scratch = _scratch(num_targets)
         self._waiting: Columns = _NO_EVENTS
         self._absorbed_until = NEVER
@@ -495,7 +420,7 @@ class EventState:
         it. A table has then room for BLOCK_EVENTS events, whatever they are; it grows when events are observed that
         need more.
         """
-        for name, num_more in _most_slots(BLOCK_EVENTS, self.settings.limits).items():
+        for name, num_more in most_slots(BLOCK_EVENTS, self.settings.limits).items():
             self._grow_ahead(name, num_more, lock, rest)  # its arrays are free again before the next table grows
 
     def _grow_ahead(self, name: str, num_more: int, lock: AbstractContextManager, rest: Rest) -> None:
@@ -600,15 +525,7 @@ class EventState:
 
         Records are cut into one array a field, so that any file of arrays can hold them.
         """
-        state = self._state
-        arrays: dict[str, NDArray] = {}
-        for name in TABLES:
-            table = getattr(state, name)
-            records = table.slot_S[: int(table.num_used_1[0])]
-            arrays |= _fields(name, records) | {f"{name}.newest": table.newest_R.copy()}
-        arrays |= _fields("source", state.source_N) | _fields("target", state.target_D)
-        arrays |= {"popular.target": state.popular.target_KM.copy(), "popular.size": state.popular.size_K.copy()}
-        arrays |= {"vectors.source": state.vectors.source_NW.copy(), "vectors.target": state.vectors.target_DW.copy()}
+        arrays = arrays_of(self._state)
         arrays |= {f"waiting.{name}": column.copy() for name, column in zip(EVENT_COLUMNS, self._waiting, strict=True)}
         return arrays | {"events": np.array([self.num_events, self._absorbed_until], dtype=np.int64)}
 
@@ -616,16 +533,7 @@ class EventState:
     def from_arrays(cls, arrays: Mapping[str, NDArray], settings: StateSettings) -> "EventState":
         """Make the state whose `to_arrays` are given, with the settings that it had."""
         self = cls(0, 0, settings)
-        self._state = self._state._replace(
-            **{
-                name: table_of(_records(name, arrays, kind), arrays[f"{name}.newest"].copy())
-                for name, kind in TABLES.items()
-            },
-            source_N=_records("source", arrays, SOURCE),
-            target_D=_records("target", arrays, TARGET),
-            popular=Popular(arrays["popular.target"].copy(), arrays["popular.size"].copy()),
-            vectors=Vectors(arrays["vectors.source"].copy(), arrays["vectors.target"].copy()),
-        )
+        self._state = state_of(arrays, settings.rate_H)
         source_E, target_E, time_E, weight_E = (arrays[f"waiting.{name}"].copy() for name in EVENT_COLUMNS)
         self._waiting = (source_E, target_E, time_E, weight_E)
         self.num_events, self._absorbed_until = (int(value) for value in arrays["events"])

@@ -659,8 +659,9 @@ def test_old_versions_go_and_a_rollback_still_finds_its_weights(
     lines, problems = prune_published(layout, 2)
     assert problems == []
     assert lines[0].startswith(f"removed {len(removed)} artifacts of mylog")
-    assert pruned("mylog", 2) == [lines[0].replace(f"removed {len(removed)} ", "removed 0 ")] + [
-        "removed the files and model versions of 0 runs from MLflow; their metrics stay"
+    assert pruned("mylog", 2) == [
+        lines[0].replace(f"removed {len(removed)} ", "removed 0 "),
+        "removed the files and model versions of 0 runs from MLflow; their metrics stay",
     ]
     assert not any(files.find(address) for address in removed)
     assert ledger(layout, "mylog").equals(before)

@@ -13,7 +13,7 @@ from event_logs import log_of
 from numba import njit
 from slow_events import SlowEvents, partners_of, random_log, rows_of, strict_queries
 
-from dyformer.streams import event_state
+from dyformer.streams import event_state, state_tables
 from dyformer.streams.event_log import EventLog, EventQueries, event_log_of
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings, candidate_rows, names
 from dyformer.streams.kernels import tables
@@ -282,7 +282,7 @@ def test_tables_that_grow_ahead_hold_what_came_meanwhile(world: str, end: int, m
     assert meanwhile.num_rests > 100
     assert meanwhile.num_taken > 10
     state.observe(part_of(log, meanwhile.first, end))
-    for name in event_state.TABLES:
+    for name in state_tables.TABLES:
         table = getattr(state._state, name)
         assert np.array_equal(np.sort(table.bucket_B[table.bucket_B >= 0]), np.arange(table.num_used_1[0]))
     assert all(after[name] > before[name] for name in ("contacts", "moves", "own_moves", "shared"))
@@ -322,10 +322,10 @@ def test_a_source_with_new_targets_alone_takes_the_most_slots(world: str) -> Non
     )
     state = EventState(80, 80, settings_of(log, directed=directed))
     state.observe(part_of(log, 0, 21))  # the newest waits, so that 20 count
-    before = {name: int(getattr(state._state, name).num_used_1[0]) for name in event_state.TABLES}
+    before = {name: int(getattr(state._state, name).num_used_1[0]) for name in state_tables.TABLES}
     state.observe(part_of(log, 21, 70))
-    taken = {name: int(getattr(state._state, name).num_used_1[0]) - before[name] for name in event_state.TABLES}
-    most = event_state._most_slots(49, state.settings.limits)
+    taken = {name: int(getattr(state._state, name).num_used_1[0]) - before[name] for name in state_tables.TABLES}
+    most = state_tables.most_slots(49, state.settings.limits)
     assert taken == most or (not directed and all(taken[name] <= most[name] for name in taken))
 
 
@@ -567,17 +567,17 @@ def test_the_page_has_the_bytes_of_a_pair_a_source_and_a_target() -> None:
     state = EventState(0, 0, settings_of(log))
     state.grow(log.num_sources, log.num_targets)
     arrays = state._state
-    lists = {name: getattr(arrays, name).newest_R.nbytes for name in event_state.TABLES}
+    lists = {name: getattr(arrays, name).newest_R.nbytes for name in state_tables.TABLES}
     sources = arrays.source_N.nbytes + lists["contacts"] + lists["meetings"]
     targets = arrays.target_D.nbytes + lists["moves"] + lists["shared"]
-    contact, pair = tables.CONTACT_SLOT.itemsize, tables.SLOT.itemsize
+    contact, move, shared = (kind.itemsize for kind in (tables.CONTACT_SLOT, tables.SLOT, tables.UNORDERED_SLOT))
     source, target = sources / log.num_sources, targets / log.num_targets
     page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text()
-    assert f"{contact} bytes a contact, {pair} bytes any other pair" in page
+    assert f"{contact} bytes a contact, {move} a move and {shared} a pair that shares a source" in page
     assert f"{source:g} bytes a source and {target:g} a target" in page
     documented = " ".join((EventState.__doc__ or "").split())
     assert (
-        f"a contact and a meeting take a slot of {contact} bytes, a move, an own move and a shared pair {pair}"
+        f"a contact and a meeting take a slot of {contact} bytes, a move and an own move {move}, a shared pair {shared}"
         in documented
     )
     assert f"A source takes {source:g} bytes and a target {target:g}." in documented

@@ -11,10 +11,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dyformer.streams.kernels.tables import NUM_HALF_LIVES, find, find_many
+from dyformer.streams.kernels.tables import NUM_HALF_LIVES, find, find_unordered
 from dyformer.streams.kernels.updates import NEVER, NUM_RECENT
 
-KERNELS = "84a5da7dec85"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "30df653c2950"  # digest of the imported ones: numba makes machine code anew only where this file changes
 MET_RECENCY = 10  # position in the features of replies
 NUM_JOINED = 8  # newest partners whose shared sources with a candidate are counted
 
@@ -54,7 +54,7 @@ class Query(NamedTuple):
     vector_W: NDArray[np.float32]  # of the source, or of the length 0
     partner_JW: NDArray[np.float32]  # of those of the newest partners that have one
     mean_W: NDArray[np.float32]  # mean of these, brought to the length 1, or 0
-    found_3J: NDArray[np.int64]  # of a candidate and the newest partners: room for what `find_many` reads and writes
+    found_2J: NDArray[np.int64]  # of a candidate and the newest partners: room for what `find_unordered` writes
     rate_H: NDArray[np.float64]
 
 
@@ -251,9 +251,8 @@ def _fill_shared(row_F, query, shared, target_D, target):
     row_F[: 6 + NUM_HALF_LIVES] = 0
     row_F[0] = _num_common(target_D[query.joined_J[0]], target_D[target])
     end = 1 + NUM_HALF_LIVES
-    target_J, slot_J, is_first_J = query.found_3J
-    target_J[:] = target
-    find_many(shared, query.joined_J, target_J, slot_J, is_first_J)
+    slot_J, is_first_J = query.found_2J
+    find_unordered(shared, query.joined_J, target, slot_J, is_first_J)
     for position in range(len(query.joined_J)):
         slot = slot_J[position]
         if slot < 0:
@@ -355,8 +354,8 @@ def start_query(state, source, time, limits):
     last = np.int64(state.contacts.slot_S[last_slot].column) if last_slot >= 0 else np.int64(-1)
     joined_J = joined_J[:num_joined]
     decayed, vectors = (total_H, leaving_H, met_H), _source_vectors(state.vectors, source, joined_J)
-    found_3J = np.empty((3, num_joined), dtype=np.int64)
-    query = Query(source, time, limits.seconds, last_slot, last, joined_J, *decayed, *vectors, found_3J, rate_H)
+    found_2J = np.empty((2, num_joined), dtype=np.int64)
+    query = Query(source, time, limits.seconds, last_slot, last, joined_J, *decayed, *vectors, found_2J, rate_H)
     if last_slot >= 0:
         own, record = state.source_N[source], state.target_D[last]
         for h in range(NUM_HALF_LIVES):

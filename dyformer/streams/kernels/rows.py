@@ -23,10 +23,10 @@ from dyformer.streams.kernels.features import (
     recency_of,
     start_query,
 )
-from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, find
+from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, find, other_and_older
 from dyformer.streams.kernels.updates import absorb_both
 
-KERNELS = "4629749b37c8"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "ad66e4a81474"  # digest of the imported ones: numba makes machine code anew only where this file changes
 LIST_LENGTH = 48  # newest moves and shared partners of the last partner that become candidates
 LATER_LIST_LENGTH = 16  # the same for the partners before the last
 NUM_LATER = 3
@@ -75,6 +75,15 @@ def _add_list(search, table, row, length):
 
 
 @njit
+def _add_unordered(search, table, node, length):
+    slot = np.int64(table.newest_R[node])
+    while slot >= 0 and length > 0:
+        other, slot = other_and_older(table, slot, node)
+        _add(search, other)
+        length -= 1
+
+
+@njit
 def _add_popular(search, popular):
     # Place after position instead of list after list, so that the best of every list come before a limit is met.
     for position in range(popular.target_KM.shape[1]):
@@ -110,7 +119,7 @@ def _find_new(search, state, query):
     for position in range(min(1 + NUM_LATER, len(query.joined_J))):
         length = LIST_LENGTH if position == 0 else LATER_LIST_LENGTH
         _add_list(search, state.moves, query.joined_J[position], length)
-        _add_list(search, state.shared, query.joined_J[position], length)
+        _add_unordered(search, state.shared, query.joined_J[position], length)
     _add_popular(search, state.popular)
 
 

@@ -1,14 +1,17 @@
-"""Ordered pairs of numbers -> slots with counts that decay, found in O(1), and per row a list by recency.
+"""Pairs of numbers -> slots with counts that decay, found in O(1), and per row a list by recency.
 
 A table is a hash table with open addressing. Slots are numbered in the order in which their pairs first appear, so they
 depend on the updates alone. The buckets depend on the capacity too; they are made again from the slots. A row's list is
 doubly linked: an update moves its slot to the front in O(1). A slot is one record, so that an update reads one or two
 lines of the processor's cache.
 
+A table of UNORDERED_SLOT has one slot for both orders of a pair of nodes: its row is the lesser node, its column the
+greater one, and it is in the lists of both.
+
 A larger table is made of one that is in use: its slots are copied part by part, and those that updates change
 meanwhile are marked, to be copied once more.
 
-S slots    B buckets    R rows    H = 4 half-lives    M marks
+S slots    B buckets    R rows    H = 4 half-lives    M marks    P pairs
 """
 
 import math
@@ -42,14 +45,23 @@ CONTACT_SLOT = np.dtype(
     ],
     align=True,
 )
+UNORDERED_SLOT = np.dtype(
+    [
+        *_FIELDS[:3],
+        ("newer", "i4", (2,)),  # in the list of the row and in that of the column
+        ("older", "i4", (2,)),
+        *_FIELDS[6:],
+    ],
+    align=True,
+)
 
 
 class PairTable(NamedTuple):
-    """Counts of ordered pairs (row, column). A table without rows in `newest_R` has no lists."""
+    """Counts of pairs (row, column). A table without rows in `newest_R` has no lists."""
 
     num_used_1: NDArray[np.int64]
     bucket_B: NDArray[np.int32]  # a slot, or -1; B is a power of 2 and at least twice the slots
-    slot_S: NDArray[np.void]  # of SLOT or CONTACT_SLOT
+    slot_S: NDArray[np.void]  # of SLOT, CONTACT_SLOT or UNORDERED_SLOT
     newest_R: NDArray[np.int32]  # the row's slot with the newest update, or -1
     changed_M: NDArray[np.bool_]  # whether any of a mark's slots has changed since `marks_taken`
 
@@ -77,22 +89,33 @@ def find(table, row, column):
 
 
 @njit
-def find_many(table, row_P, column_P, slot_P, is_first_P):
-    """Write the slots of pairs, or -1, into `slot_P`; `is_first_P` has room for as many.
+def find_unordered(table, node_P, other, slot_P, is_first_P):
+    """Write the slots of the pairs of nodes with another one, or -1, into `slot_P`; `is_first_P` has room for as many.
 
     What no pair waits for comes first: the processor then fetches the buckets of all pairs at once, and their slots.
     """
     mask = len(table.bucket_B) - 1
-    for pair in range(len(row_P)):
-        slot_P[pair] = table.bucket_B[_bucket(row_P[pair], column_P[pair], mask)]
+    for pair in range(len(node_P)):
+        row, column = min(node_P[pair], other), max(node_P[pair], other)
+        slot_P[pair] = table.bucket_B[_bucket(row, column, mask)]
     if len(table.slot_S) == 0:
         return
-    for pair in range(len(row_P)):
+    for pair in range(len(node_P)):
         record = table.slot_S[max(slot_P[pair], 0)]
-        is_first_P[pair] = (record.row == row_P[pair]) & (record.column == column_P[pair])
-    for pair in range(len(row_P)):
+        row, column = min(node_P[pair], other), max(node_P[pair], other)
+        is_first_P[pair] = (record.row == row) & (record.column == column)
+    for pair in range(len(node_P)):
         if slot_P[pair] >= 0 and not is_first_P[pair]:
-            slot_P[pair] = find(table, row_P[pair], column_P[pair])
+            slot_P[pair] = find(table, min(node_P[pair], other), max(node_P[pair], other))
+
+
+@njit
+def other_and_older(table, slot, node):
+    """Give the other node of a slot of an unordered pair, and the next slot towards the oldest of the node's list."""
+    record = table.slot_S[slot]
+    if record.row == node:
+        return np.int64(record.column), np.int64(record.older[0])
+    return np.int64(record.row), np.int64(record.older[1])
 
 
 @njit
@@ -141,6 +164,35 @@ def _link_first(table, slot):
 
 
 @njit
+def _side(table, slot, node):
+    return 0 if table.slot_S[slot].row == node else 1
+
+
+@njit
+def _unlink_from(table, slot, node):
+    side = _side(table, slot, node)
+    newer, older = table.slot_S[slot].newer[side], table.slot_S[slot].older[side]
+    if newer >= 0:
+        table.slot_S[newer].older[_side(table, newer, node)] = older
+        _mark(table, newer)
+    else:
+        table.newest_R[node] = older
+    if older >= 0:
+        table.slot_S[older].newer[_side(table, older, node)] = newer
+        _mark(table, older)
+
+
+@njit
+def _link_first_of(table, slot, node):
+    front, side = table.newest_R[node], _side(table, slot, node)
+    table.slot_S[slot].newer[side], table.slot_S[slot].older[side] = -1, front
+    if front >= 0:
+        table.slot_S[front].newer[_side(table, front, node)] = slot
+        _mark(table, front)
+    table.newest_R[node] = slot
+
+
+@njit
 def decay_and_add(value_H, age, rate_H, amount):
     """Bring decayed sums from their own time to one `age` later and add `amount` to each."""
     for h in range(NUM_HALF_LIVES):
@@ -160,23 +212,26 @@ def touch(table, row, column, time, rate_H):
 
 
 @njit
-def touch_many(table, row_P, column_P, time, rate_H):
-    """Count one update of each of these pairs, which differ, in their order; as `touch`.
+def touch_unordered(table, node_P, other, time, rate_H):
+    """Count one update of each pair of these nodes, which differ, with another one, in their order; as `touch`.
 
     What no pair waits for comes first: the processor then fetches the buckets of all pairs at once, then their slots,
     and at last the fronts of their lists.
     """
     mask = len(table.bucket_B) - 1
-    bucket_P, slot_P = np.empty((2, len(row_P)), dtype=np.int64)
-    is_found_P = np.empty(len(row_P), dtype=np.bool_)
-    for pair in range(len(row_P)):
-        bucket_P[pair] = _bucket(row_P[pair], column_P[pair], mask)
+    bucket_P, slot_P = np.empty((2, len(node_P)), dtype=np.int64)
+    is_found_P = np.empty(len(node_P), dtype=np.bool_)
+    for pair in range(len(node_P)):
+        bucket_P[pair] = _bucket(min(node_P[pair], other), max(node_P[pair], other), mask)
         slot_P[pair] = table.bucket_B[bucket_P[pair]]
-    for pair in range(len(row_P)):
-        found = _count(table, bucket_P[pair], row_P[pair], column_P[pair], time, rate_H)
-        slot_P[pair], is_found_P[pair] = found
-    for pair in range(len(row_P)):
-        _move_to_front(table, slot_P[pair], is_found_P[pair])
+    for pair in range(len(node_P)):
+        row, column = min(node_P[pair], other), max(node_P[pair], other)
+        slot_P[pair], is_found_P[pair] = _count(table, bucket_P[pair], row, column, time, rate_H)
+    for pair in range(len(node_P)):
+        for node in (node_P[pair], other):
+            if is_found_P[pair]:
+                _unlink_from(table, slot_P[pair], node)
+            _link_first_of(table, slot_P[pair], node)
 
 
 @njit

@@ -18,10 +18,10 @@ from dyformer.streams.kernels.tables import (
     decay_and_add,
     find,
     touch,
-    touch_many,
+    touch_unordered,
 )
 
-KERNELS = "47e291db336f"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "dda4af59196b"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
@@ -88,7 +88,7 @@ class State(NamedTuple):
     meetings: PairTable  # node -> node of an event in either direction; empty unless these differ
     moves: PairTable  # last partner of a source -> its next one, where they differ
     own_moves: PairTable  # slot of (source, last partner) -> next one; has no lists
-    shared: PairTable  # partner -> partner of the same source, in both orders
+    shared: PairTable  # unordered pairs of partners of the same source
     source_N: NDArray[np.void]  # of SOURCE
     target_D: NDArray[np.void]  # of TARGET
     popular: Popular
@@ -220,12 +220,8 @@ def _newest_partners(state, source, partner_P):
 def _count_shared(state, source, target, time):
     # The target is new to the source, so that no pair occurs twice.
     partner_P = np.empty(NUM_SHARED, dtype=np.int64)
-    row_P, column_P = np.empty((2, 2 * NUM_SHARED), dtype=np.int64)
     num = _newest_partners(state, source, partner_P)
-    for position in range(num):
-        row_P[2 * position] = column_P[2 * position + 1] = partner_P[position]
-        column_P[2 * position] = row_P[2 * position + 1] = target
-    touch_many(state.shared, row_P[: 2 * num], column_P[: 2 * num], time, state.rate_H)
+    touch_unordered(state.shared, partner_P[:num], target, time, state.rate_H)
 
 
 @njit
