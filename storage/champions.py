@@ -127,17 +127,16 @@ def update_copy(layout: Layout, dataset: str) -> None:
         record = read_record(address, _remedy(dataset), _wrong)  # another machine may have replaced it meanwhile
 
 
-def tenure(record: dict[str, Any]) -> dict[str, Any]:
-    """Give the record of one champion alone, with its number: without the champions before it."""
-    return {"number": 1, **{name: value for name, value in record.items() if name != "earlier"}}
+def without_earlier(record: dict[str, Any]) -> dict[str, Any]:
+    """Give the record of one champion alone, without the champions before it."""
+    return {name: value for name, value in record.items() if name != "earlier"}
 
 
-def succession(before: dict[str, Any] | None) -> dict[str, Any]:
+def numbered_after(before: dict[str, Any] | None) -> dict[str, Any]:
     """Give the number of the champion that follows, and the records of those before it."""
     if before is None:
         return {"number": 1, "earlier": []}
-    present = tenure(before)
-    return {"number": present["number"] + 1, "earlier": [*before.get("earlier", []), present]}
+    return {"number": before["number"] + 1, "earlier": [*before["earlier"], without_earlier(before)]}
 
 
 def champions(layout: Layout, dataset: str) -> pl.DataFrame:
@@ -148,7 +147,7 @@ def champions(layout: Layout, dataset: str) -> pl.DataFrame:
     trained on; forecast_step: the newest that it has published; reason: why it became champion.
     """
     record, _ = read_champion(layout, dataset)
-    held = [] if record is None else [*record.get("earlier", []), record]
+    held = [] if record is None else [*record["earlier"], record]
     return pl.DataFrame([_row(champion) for champion in held], schema=CHAMPION_SCHEMA)
 
 
@@ -159,7 +158,7 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
     replaced = {name: record.get(name) for name in ("title", "step", "version", "until", "reason")}
     replaced |= {
         "since": datetime.fromisoformat(record["since"]).astimezone(UTC).replace(tzinfo=None),
-        "number": tenure(record)["number"],
+        "number": record["number"],
         "metric": metric,
         "value": value,
         "forecast_step": published.get("step"),
@@ -173,9 +172,7 @@ def next_publication(layout: Layout, dataset: str, record: dict[str, Any]) -> in
     Where a record names none, an earlier one may be lost: the publications themselves have their numbers.
     """
     published = [
-        champion["published"]["number"]
-        for champion in (*record.get("earlier", []), record)
-        if champion.get("published")
+        champion["published"]["number"] for champion in (*record["earlier"], record) if champion.get("published")
     ]
     return max(published or publications(layout, dataset)["number"].to_list(), default=0) + 1
 
@@ -183,7 +180,7 @@ def next_publication(layout: Layout, dataset: str, record: dict[str, Any]) -> in
 def champion_problems(layout: Layout, dataset: str) -> tuple[str | None, str | None]:
     """Say what is wrong with the record and with its copy; None for a sound one, and twice None without a champion."""
     record, copy = (_problem(address) for address in (layout.champion(dataset), layout.champion_copy(dataset)))
-    if record in (None, MISSING) and copy == MISSING:  # an earlier version made no copy
+    if record in (None, MISSING) and copy == MISSING:  # its writer was killed
         return None, None
     return record, copy
 

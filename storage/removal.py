@@ -15,7 +15,7 @@ from storage.layout import PART, Layout
 from storage.locks import DatasetInUse, not_in_use
 
 DROPPED = re.compile(r"\.+dataset=(.+?)(?:\.[0-9a-f]{32})+")  # renamed once, or again by a removal that was killed too
-PERMANENT = ("champion", PUBLICATIONS, OUTCOMES)  # kinds: the succession and the ledger, which are small
+PERMANENT = ("champion", PUBLICATIONS, OUTCOMES)  # kinds: the champions and the ledger, which are small
 REMOVED = {"report": 0, "snapshots": 2}  # first what names others, last that by which a repeated removal finds them
 FEWEST = 2
 READ_STEPS = 5  # steps before the newest ones whose models and evaluations a run reads
@@ -153,7 +153,7 @@ def _needed(layout: Layout, dataset: str, keep: int) -> list[str]:
     The vectors beside the forecasts of a baseline are those of a model that its record does not name.
     """
     record, _ = read_champion(layout, dataset)
-    records = [] if record is None else [*record.get("earlier", [])[-keep:], record]
+    records = [] if record is None else [*record["earlier"][-keep:], record]
     models = [model for champion in records for model in champion.get("models", [])]
     published = [champion["published"] for champion in records if champion.get("published")]
     addresses = [publication[kind] for publication in published for kind in PUBLISHED_KINDS if publication[kind]]

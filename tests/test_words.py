@@ -18,6 +18,8 @@ BANNED = {
     r"hears?|heard|hearing": "receive, attend to",
     r"asks?|asked|asking|answers?|answered|answering": "query, key, request, return",
     r"seats?|seated": "champion, promote",
+    r"tenures?|succession": "champion, the champions before it",
+    r"sealed": "checksummed",
     r"beyond doubt": "95 % interval above 0",
     r"dear|dearer|dearest": "expensive",
     r"unlinked": "negative",
@@ -26,7 +28,7 @@ BANNED = {
     r"(the|a|an|each|every|earlier|later|its|this|that|before|after|per) cuts?": "as of a step",
 }
 BANNED_PARTS = re.compile(
-    "(un)?told|tell|rivals?|judge[ds]?|judging|hear|heard|ask(s|ed|ing)|answering|seat|seated|dear|unlinked|kept|shares?"
+    "(un)?told|tell|rivals?|judge[ds]?|judging|hear|heard|ask(s|ed|ing)|answering|seat|seated|tenures?|succession|sealed|dear|unlinked|kept|shares?"
     "|places?|works?|shown"
 )
 """Parts of names between underscores; `kept` is cached, `share` fraction, `place` index, `work` job, `shown` as of."""

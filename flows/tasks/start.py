@@ -120,7 +120,7 @@ def warm(experiment: Experiment) -> Experiment:
 
 def _before(record: dict[str, Any] | None, end_time: int) -> dict[str, Any] | None:
     """Return the record of the champion that was chosen on the last step before one that ends at a time."""
-    held = [] if record is None else [*record.get("earlier", []), record]
+    held = [] if record is None else [*record["earlier"], record]
     before = [champion for champion in held if champion.get("end_time") is not None and champion["end_time"] < end_time]
     return before[-1] if before else None
 
@@ -128,7 +128,7 @@ def _before(record: dict[str, Any] | None, end_time: int) -> dict[str, Any] | No
 def _outcomes(record: dict[str, Any] | None, end_time: int) -> list[dict[str, Any]]:
     """List the newest outcome of each step that ends before a time, with `trained`: whether a model was compared."""
     outcomes = {}
-    for champion in () if record is None else (*record.get("earlier", []), record):
+    for champion in () if record is None else (*record["earlier"], record):
         for key, outcome in champion["tests"].items():
             title, _, end = key.rpartition(STEP_IN_TEST)
             if re.fullmatch(r"-?\d+", end) and int(end) < end_time:

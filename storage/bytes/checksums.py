@@ -1,7 +1,7 @@
 """Stored bytes -> the same bytes, or Damaged: checksums of files, and JSON records that carry their own.
 
-A checksum finds accidents. A record that another program wrote, or an earlier version, may be whole and hold a list for
-a text all the same, so the kinds of its values are checked, too.
+A checksum finds accidents. A record that another program wrote may be whole and hold a list for a text all the same, so
+the kinds of its values are checked, too.
 
 Polars has an S3 client of its own. Its errors name no object, and it would read an object again after its checksum was
 computed. An object of a store is never changed, so each that it scans is copied once in a process, to the temporary
@@ -136,26 +136,27 @@ def no_folder_at(folder: str) -> str | None:
 
 def write_record(address: str, record: Mapping[str, Any]) -> None:
     """Replace a JSON record and its checksum atomically."""
-    files.write_bytes(address, sealed(record))
+    files.write_bytes(address, checksummed(record))
 
 
 def create_record(address: str, record: Mapping[str, Any]) -> bool:
     """Write a JSON record unless there is one; returns whether this call wrote it."""
-    return files.create_bytes(address, sealed(record))
+    return files.create_bytes(address, checksummed(record))
 
 
 def replace_record(address: str, record: Mapping[str, Any], expected: files.Stamp | None) -> bool:
     """Write a JSON record if the file still has the expected stamp; returns whether this call wrote it."""
-    return files.replace_bytes(address, sealed(record), expected)
+    return files.replace_bytes(address, checksummed(record), expected)
 
 
 def read_record(address: str, remedy: str, wrong: Wrong = lambda record: None) -> dict[str, Any] | None:
-    """Read a JSON record, None where there is none; one of an earlier version has no checksum.
+    """Read a JSON record, None where there is none.
 
     `wrong` says what is wrong with the kinds of its values.
 
     Raises:
-        RecordDamaged: the file is a link, no record, wrong, or differs from its checksum; the message has the remedy.
+        RecordDamaged: the file is a link, no record, wrong, or differs from its checksum, or has none; the message has
+            the remedy.
     """
     return read_stamped_record(address, remedy, wrong)[0]
 
@@ -171,7 +172,7 @@ def read_stamped_record(
     except files.ReadFailed as error:
         raise RecordDamaged(address, error.problem, remedy) from error
     problem = link_in(address)
-    record = opened(content)
+    record = _whole(content)
     if problem is None and record is None:
         problem = "is empty" if not content.strip(b"\0 \n") else "is no record, or was changed after it was written"
     if problem is None and record is not None:
@@ -182,23 +183,18 @@ def read_stamped_record(
     return record, stamp
 
 
-def sealed(record: Mapping[str, Any]) -> bytes:
+def checksummed(record: Mapping[str, Any]) -> bytes:
     """JSON of a record beside its checksum."""
     return json.dumps({DIGEST: _digest(record), RECORD: record}, indent=1, sort_keys=True).encode()
 
 
-def opened(content: bytes) -> dict[str, Any] | None:
-    """Record in a sealed text, None for a damaged one; a text without any sign of a seal is the record itself."""
-    content_record = _parsed(content)
-    if content_record is None or not {DIGEST, RECORD} & content_record.keys():
-        return content_record
-    record = content_record.get(RECORD)
-    is_whole = (
-        content_record.keys() == {DIGEST, RECORD}
-        and isinstance(record, dict)
-        and content_record[DIGEST] == _digest(record)
-    )
-    return record if is_whole else None
+def _whole(content: bytes) -> dict[str, Any] | None:
+    """Record in a text beside its checksum; None for a text that has another checksum, or none."""
+    parsed = _parsed(content)
+    if parsed is None or parsed.keys() != {DIGEST, RECORD}:
+        return None
+    record = parsed[RECORD]
+    return record if isinstance(record, dict) and parsed[DIGEST] == _digest(record) else None
 
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
@@ -325,7 +321,7 @@ class Published(BaseModel, strict=True):
     late: bool = False
 
 
-class Tenure(BaseModel, strict=True):
+class OneChampion(BaseModel, strict=True):
     """A champion of a dataset, the outcomes of its tests by their keys, and what it published last."""
 
     title: str
@@ -333,15 +329,15 @@ class Tenure(BaseModel, strict=True):
     identity: str
     num_tests: Count
     tests: dict[str, dict[str, Any]]
-    number: Count = 1
+    number: Count
     end_time: Whole | None = None
     published: Published | None = None
 
 
-class Champion(Tenure, strict=True):
+class Champion(OneChampion, strict=True):
     """The present champion of a dataset, and those before it."""
 
-    earlier: list[Tenure] = []
+    earlier: list[OneChampion]
 
 
 class RawContent(BaseModel, strict=True):

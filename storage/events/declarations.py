@@ -77,8 +77,8 @@ def _stored(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> tuple
 
 def _other(record: dict[str, Any], dataset: str) -> str | None:
     """Say that a sound record is not the declaration of a dataset; take its name out of it if it is."""
-    if (name := record.pop("dataset", dataset)) != dataset:  # a record of an earlier version has no name
+    if (name := record.pop("dataset", None)) == dataset:
+        return None
+    if name is not None:
         return f"is the record of dataset {name!r}"
-    if record and not record.keys() & checksums.Declaration.model_fields.keys():
-        return f"is a record of another kind ({', '.join(sorted(record)[:3])})"
-    return None
+    return f"is a record of another kind ({', '.join(sorted(record)[:3])}), which names no dataset"

@@ -61,7 +61,7 @@ def prepared_store(folder: Path, layout: Layout) -> None:
     write_artifact(address, {"forecasts": forecasts}, Lineage(kind="f", dataset="log", table_version=1))
     save_checkpoint(layout.artifact("pretrain", "log", **KEYS), {"weight": torch.arange(8.0)}, {"epoch": 3})
     about = {"title": "DyFormer", "models": [layout.relative(model)], "identity": "x"}
-    record = {**about, "num_tests": 0, "tests": {}}
+    record = {**about, "num_tests": 0, "tests": {}, "number": 1, "earlier": []}
     replace_champion(layout, "log", record, None)
     mark(layout, layout.artifact("model", "log", **KEYS), {"run": "run", "model_version": "1"})
     shutil.rmtree(Path(layout.state) / "locks", ignore_errors=True)

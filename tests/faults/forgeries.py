@@ -29,7 +29,7 @@ import flows.retrain as retraining
 from flows.ending import exit_code
 from storage.artifacts.artifact import MANIFEST, _digest, read_table
 from storage.artifacts.checkpoints import from_bytes, to_bytes
-from storage.bytes.checksums import sealed
+from storage.bytes.checksums import checksummed
 from storage.layout import WEIGHTS, Layout
 from storage.queries import query
 from storage.verification import dataset_of, faults, repaired
@@ -134,7 +134,7 @@ def _parts(store: Store, **values: pl.Expr) -> None:
 
 def _record(path: Path, **values: Any) -> None:
     record = json.loads(path.read_bytes())["record"]
-    path.write_bytes(sealed({**record, **values}))
+    path.write_bytes(checksummed({**record, **values}))
 
 
 def _champion(store: Store, **values: Any) -> None:

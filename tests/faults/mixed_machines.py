@@ -36,7 +36,7 @@ from flows.tasks.publishing.champions import rollback
 from flows.tasks.retention import pruned
 from flows.tasks.tracking.projection import project
 from storage.bytes import files
-from storage.champions import champion_problems, publications, read_champion, replace_champion, succession
+from storage.champions import champion_problems, numbered_after, publications, read_champion, replace_champion
 from storage.events.table import history, ingested_datasets, read_events, scan_events
 from storage.layout import Layout
 from storage.locks import FREE
@@ -167,7 +167,7 @@ def second_champion() -> None:
     record, stamp = read_champion(layout, DATASET)
     assert record is not None
     following = {name: value for name, value in record.items() if name != "published"}
-    assert replace_champion(layout, DATASET, {**following, **succession(record)}, stamp)
+    assert replace_champion(layout, DATASET, {**following, **numbered_after(record)}, stamp)
     predict()
     assert publications(layout, DATASET).height == 2
 

@@ -43,7 +43,7 @@ from flows.tasks.tracking.projection import project
 from storage import removal
 from storage.artifacts.artifact import digest, lineage_of, read_table
 from storage.bytes import files
-from storage.champions import ledger, publications, read_champion, replace_champion, succession
+from storage.champions import ledger, numbered_after, publications, read_champion, replace_champion
 from storage.events.table import read_events
 from storage.layout import Layout
 from storage.queries import query
@@ -321,7 +321,7 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     addresses = {"forecasts": layout.relative(summary["addresses"]["forecasts"]), "vectors": layout.relative(placed)}
     record = {**record, "published": {**record["published"], **addresses, "step": 6}}  # those of the second run
     other = {"title": "L3", "models": [], "identity": "L3", "tests": {}, "published": None}
-    assert replace_champion(layout, "mylog", {**record, **other, **succession(record)}, stamp)
+    assert replace_champion(layout, "mylog", {**record, **other, **numbered_after(record)}, stamp)
     contender = Contender(title="L3")
     vectors = write_vectors(snapshots, summary["addresses"]["model"])
     assert publish(snapshots, contender, write_forecasts(snapshots, contender), vectors) is not None

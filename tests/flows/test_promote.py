@@ -38,6 +38,7 @@ from flows.tasks.train import train_model
 from storage import champions
 from storage.artifacts.artifact import lineage_of, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
+from storage.bytes.checksums import write_record
 from storage.champions import read_champion, replace_champion
 from storage.layout import Layout
 
@@ -376,6 +377,7 @@ def recorded_elsewhere(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]
             tests = {**(record or {}).get("tests", {}), f"another {len(titles)}": {"reason": "another"}}
             titles.append("Contact recency" if len(titles) % 2 else "L3")
             own = {"title": titles[-1], "models": [], "identity": titles[-1], "num_tests": 1, "tests": tests}
+            own |= {"number": 1, "earlier": []}
             assert replace_champion(layout, "mylog", own, stamp)
         return real(*arguments)
 
@@ -554,10 +556,8 @@ def test_predict_forecasts_by_the_champion_unless_settings_are_changed(
         main()
     assert refused.value.code == 1
     assert "mylog has no champion whose forecasts could be written: `dyformer run mylog`" in capsys.readouterr().err
-    path = Path(Layout.from_environment().champion("mylog"))
-    path.parent.mkdir(parents=True)
-    about = {"title": champion.title, "models": [], "identity": champion.title, "num_tests": 0, "tests": {}}
-    path.write_text(json.dumps(about))
+    record = {"title": champion.title, "models": [], "identity": champion.title, "num_tests": 0, "tests": {}}
+    write_record(Layout.from_environment().champion("mylog"), {**record, "number": 1, "earlier": []})
     assert champion_contender(snapshots) == champion
     monkeypatch.setattr("sys.argv", ["dyformer", "predict", "mylog", "--top", "3"])
     with pytest.raises(SystemExit) as ended:

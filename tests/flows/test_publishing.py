@@ -124,22 +124,6 @@ def test_a_first_champion_has_none_before_it(snapshots: str):  # noqa: F811
         rollback("mylog")
 
 
-def test_a_champion_of_an_earlier_version_is_listed_and_followed(snapshots: str, champion_skill: Callable):  # noqa: F811
-    """Its record has no number and no champions before it."""
-    from storage.champions import read_champion, replace_champion
-
-    promoted(snapshots, contender_of(snapshots, 1.0, until=3), 1.0, step=4)
-    record, stamp = read_champion(layout(), "mylog")
-    assert record is not None
-    old = {name: value for name, value in record.items() if name not in ("number", "earlier", "reason")}
-    assert replace_champion(layout(), "mylog", old, stamp)
-    champion_skill(0.0)
-    promoted(snapshots, contender_of(snapshots, 2.0), 5.0)
-    assert champions(layout(), "mylog").select("number", "reason").rows()[0] == (1, None)
-    assert champions(layout(), "mylog")["number"].to_list() == [1, 2]
-    assert rollback("mylog")["models"] == old["models"]
-
-
 # Publications and the ledger, by a champion without weights.
 
 

@@ -30,7 +30,7 @@ from flows.tasks.spaces import read_rotation, space_record
 from storage.artifacts.artifact import ArtifactMissing, lineage_of, manifest, open_artifact, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.bytes import files
-from storage.champions import MixedSpaces, latest, publications, read_champion, replace_champion, succession
+from storage.champions import MixedSpaces, latest, numbered_after, publications, read_champion, replace_champion
 from storage.layout import Layout
 from storage.queries import QueryFailed, query
 
@@ -81,7 +81,7 @@ def champion(snapshots: str, *models: str) -> Contender:
         "identity": identity,
         "num_tests": 0,
         "tests": {},
-        **succession(before),
+        **numbered_after(before),
     }
     assert replace_champion(layout, "mylog", record, stamp)
     return contender

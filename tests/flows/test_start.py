@@ -18,7 +18,7 @@ from flows.tasks.start import FRESH, Start, expected_line, pause_of, start_of, w
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.bytes import files
-from storage.champions import read_champion, replace_champion, succession
+from storage.champions import numbered_after, read_champion, replace_champion
 
 EXPERIMENT = Experiment().changed({"model.width": 8, "model.num_heads": 2, "retrain.scratch_every": 5})
 NUM_STEPS = 7
@@ -58,7 +58,7 @@ def champion(snapshots: str, step: int, *models: str, tested: tuple[int, ...] = 
         "num_tests": 1,
         "end_time": 10 * step,
         "tests": tests,
-        **succession(before),
+        **numbered_after(before),
     }
     assert replace_champion(layout, "mylog", record, stamp)
 
@@ -152,7 +152,7 @@ def record_tests(snapshots: str, outcomes: dict[int, tuple[str, dict[str, Any]]]
     before, stamp = read_champion(layout, "mylog")
     tests = {f"{name}{STEP_IN_TEST}{10 * step}": outcome for step, (name, outcome) in outcomes.items()}
     record = {"title": title, "models": [], "identity": title, "num_tests": 1, "end_time": 10 * min(outcomes)}
-    assert replace_champion(layout, "mylog", {**record, "tests": tests, **succession(before)}, stamp)
+    assert replace_champion(layout, "mylog", {**record, "tests": tests, **numbered_after(before)}, stamp)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from storage.champions import (
 )
 from storage.layout import Layout
 
-RECORD = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
+RECORD = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}, "number": 1, "earlier": []}
 
 
 @pytest.fixture

@@ -438,9 +438,8 @@ def test_a_sound_record_of_another_kind_is_named(tmp_path: Path):
         declaration(layout, "mylog")
 
 
-def test_a_declaration_of_an_earlier_version_has_no_name(tmp_path: Path):
+def test_a_declaration_without_the_name_of_its_dataset_is_named(tmp_path: Path):
     layout = Layout(str(tmp_path))
     write_record(layout.declaration("mylog"), RECORD)
-    assert declaration(layout, "mylog") == RECORD
-    declare(layout, "mylog", RECORD | {"window": "1d"})
-    assert declaration(layout, "mylog") == RECORD | {"window": "1d"}
+    with pytest.raises(RecordDamaged, match=r"is a record of another kind \(bipartite, columns, separator\)"):
+        declaration(layout, "mylog")

@@ -34,7 +34,7 @@ from storage.removal import remove_leftovers
 from storage.tracking.marks import mark
 from storage.verification import Fault, dataset_of, faults, repaired
 
-CHAMPION = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
+CHAMPION = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}, "number": 1, "earlier": []}
 START = {"id": "1", "kind": "start", "time": 5, "run_key": "run", "experiment": "e", "artifact_root": None}
 START |= {"name": "DyFormer", "tags": {}}
 KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}
@@ -189,11 +189,15 @@ def test_a_link_is_no_part_of_the_store_and_its_target_stays(layout: Layout, tmp
     assert len(list((tmp_path / "elsewhere").iterdir())) == 3  # with the mark
 
 
-def test_records_of_earlier_versions_have_no_checksum(layout: Layout):
-    Path(layout.declaration("chat")).write_text(json.dumps({"window": "7d"}))
-    assert declaration(layout, "chat") == {"window": "7d"}
-    declare(layout, "chat", {"window": "1d"})
-    assert set(json.loads(Path(layout.declaration("chat")).read_text())) == {"digest", "record"}
+@pytest.mark.parametrize("names", [("dataset", "window"), ("digest",), ("record",)])
+def test_a_record_without_its_checksum_is_refused(layout: Layout, names: tuple[str, ...]):
+    path = Path(layout.declaration("chat"))
+    written = json.loads(path.read_text())
+    values = {**written, **written["record"]}
+    path.write_text(json.dumps({name: values[name] for name in names}))
+    with pytest.raises(RecordDamaged, match="is no record, or was changed after it was written"):
+        declaration(layout, "chat")
+    assert str(path) in [fault.address for fault in found(layout)]
 
 
 def test_every_changed_byte_of_a_record_is_noticed_or_without_effect(tmp_path: Path):
@@ -390,7 +394,7 @@ def rewritten(layout: Layout, part: str) -> tuple[Path, Any, Callable[[Any], byt
     if part in ("declaration", "champion"):
         path = Path(layout.declaration("chat") if part == "declaration" else layout.champion("chat"))
         reader = declaration if part == "declaration" else read_champion
-        return path, json.loads(path.read_text())["record"], checksums.sealed, lambda: reader(layout, "chat")
+        return path, json.loads(path.read_text())["record"], checksums.checksummed, lambda: reader(layout, "chat")
     address = layout.artifact("vectors", "chat", **KEYS) if part == "manifest" else layout.commit("chat", 2)
     path = Path(address, "manifest.json")
 

@@ -24,7 +24,7 @@ from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, manifest, open_artifact, read_table
 from storage.artifacts.made import HISTORY
-from storage.champions import champion_lock, read_champion, replace_champion, succession, update_copy
+from storage.champions import champion_lock, numbered_after, read_champion, replace_champion, update_copy
 from storage.layout import Layout
 
 CHAMPION = "champion"
@@ -201,7 +201,7 @@ def _tested(
     promoted = decision.winner == challenger.method and not is_same
     winner = contender if promoted else Contender(title=decision.winner)
     if record is None or not is_same:
-        after = {**_new_record(given, winner, decision, rule.metric), **succession(record)}
+        after = {**_new_record(given, winner, decision, rule.metric), **numbered_after(record)}
     else:
         after = {**record}
     outcome = _outcome(after, record, decision.reason, decision, metric=rule.metric, promoted=promoted)

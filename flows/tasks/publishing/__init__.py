@@ -1,1 +1,1 @@
-"""What the champion publishes: its succession, its forecasts and what came of them, and their export."""
+"""What the champion publishes: who it was and is, its forecasts and what came of them, and their export."""

@@ -15,11 +15,10 @@ from storage.champions import (
     PUBLISHED_KINDS,
     champion_lock,
     next_publication,
+    numbered_after,
     publications,
     read_champion,
     replace_champion,
-    succession,
-    tenure,
     update_copy,
 )
 from storage.events.table import check_dataset, first_arrival
@@ -73,7 +72,7 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     assert forecast.max_event_time is not None
     opened = open_snapshots(make_snapshots(dataset, forecast.table_version, forecast.max_event_time + 1))
     present = champion_of(layout, dataset)
-    is_present = present is not None and tenure(present)["number"] == record["number"]
+    is_present = present is not None and present["number"] == record["number"]
     published = (present or {}).get("published") or {}  # it may have published something newer since
     aliases = ("champion",) * (is_present and published.get("forecasts") == record["forecasts"])
     tags = {"stage": "rollback", "method": title, "champion": title, "reason": record["reason"]}
@@ -98,7 +97,7 @@ def _is_unfinished(layout: Layout, dataset: str, record: dict[str, Any], number:
     published = record.get("published")
     if published is None or published["number"] in publications(layout, dataset)["number"]:
         return False
-    restored = [champion["number"] for champion in record.get("earlier", []) if _publishes_the_same(champion, record)]
+    restored = [champion["number"] for champion in record["earlier"] if _publishes_the_same(champion, record)]
     return (bool(restored) if number is None else number in restored) and _missing(layout, record) is None
 
 
@@ -124,7 +123,7 @@ def _missing(layout: Layout, record: dict[str, Any]) -> str | None:
 
 def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, number: int | None) -> dict[str, Any]:
     """Give the record of an earlier champion as that of the present one."""
-    earlier = [] if record is None else record.get("earlier", [])
+    earlier = [] if record is None else record["earlier"]
     if record is None or not earlier:
         raise ValueError(f"{dataset} has no earlier champion: `dyformer champions {dataset}` lists all")
     chosen = earlier[-1]["number"] if number is None else number
@@ -136,7 +135,7 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
     missing = _missing(layout, target)
     if missing is not None:
         raise ValueError(f"{dataset}: {missing}, those of champion {chosen} ({target['title']}): choose another one")
-    reason = f"champion {tenure(record)['number']} ({record['title']}) was rolled back to champion {chosen}"
+    reason = f"champion {record['number']} ({record['title']}) was rolled back to champion {chosen}"
     named = {"title": target["title"], "models": target["models"]}
     again = {
         key: {**outcome, "promoted": False, "champion": named, "reason": reason}
@@ -151,4 +150,4 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
             "published_at": changes["since"],
             "late": is_late(layout, dataset, layout.absolute(published["forecasts"])),
         }
-    return {**target, **succession(record), **changes, "tests": {**target["tests"], **again}}
+    return {**target, **numbered_after(record), **changes, "tests": {**target["tests"], **again}}

@@ -31,7 +31,6 @@ from storage.champions import (
     publications,
     read_champion,
     replace_champion,
-    tenure,
 )
 from storage.events.declarations import declaration
 from storage.events.table import history
@@ -177,7 +176,7 @@ def _write_rollback(layout: Layout, dataset: str, record: dict[str, Any]) -> Non
     """Record which champion was restored, because MLflow then gives its model the alias."""
     published = record["published"]
     forecasts = lineage_of(layout.absolute(published["forecasts"]))
-    restored = {"number": tenure(record)["number"], "title": record["title"], "reason": record["reason"]}
+    restored = {"number": record["number"], "title": record["title"], "reason": record["reason"]}
     restored |= {name: published[name] for name in PUBLISHED_KINDS}
     lineage = replace(forecasts, kind="rollback", settings=restored, settings_hash="", inputs={}, code_version="none")
     planned(layout, lineage).made(lambda: {ROLLBACK: json.dumps(restored).encode()})
@@ -199,7 +198,7 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
         space = {name: own[name] for name in space}
     row = {
         "number": published["number"],
-        "champion": tenure(record)["number"],
+        "champion": record["number"],
         "method": record["title"],
         "step": published["step"],
         "start_time": made.max_event_time + 1,  # the forecast step begins where the last known one ends
