@@ -36,7 +36,6 @@ NUM_ROWS = 5  # of a table after a run
 LONG_TEXT, LEAST_WRAPPED = 40, 24  # characters of a cell, and of the column that it is wrapped in
 SHORT_LIST = 4  # values; a table shows the first two of a longer list
 CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
 
 
 def printable(text: str) -> str:
@@ -112,6 +111,8 @@ def print_tables(tables: "list[PrintedTable]", num_rows: int | None = None) -> N
 
 def counts_line(counts: dict[str, Any]) -> str:
     """Format the number of rows read by an ingest, and the number that became events; without any, those of before."""
+    from storage.events.versions import COUNTS  # late, because it imports Polars
+
     before, comments, alike = counts["before"], counts["num_comments"], counts.get("num_alike", 0)
     num_files, num_new = before["num_files"], counts["num_read"] - before["num_read"]
     files = f"{before['num_read']:,} rows of {num_files:,} file{'' if num_files == 1 else 's'} were read before"

@@ -42,7 +42,7 @@ from storage.events.commits import Ingest, TakenBack, append_all, take_back
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, has_events, history, ingested_datasets, newest_version, scan_events
-from storage.events.versions import newest
+from storage.events.versions import COUNTS, newest
 from storage.layout import Layout
 from storage.locks import in_use
 from storage.raw.contents import Content, content_of, exact_files, known_contents, remember_contents
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 OF_RECEIVED = ReadLimits(max_years_apart=10_000)  # of events that a server has accepted, so that none is rejected
-COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
 
 
 def ingest_log(

@@ -27,6 +27,7 @@ from storage.locks import alone
 
 NUM_FOLDERS = 4  # above the commits: the dataset, 2_events, the store, and the folder that has the store's name
 NUM_FILES = 6  # of a commit
+MOST_RETRIES = 100  # after another machine's writer committed first
 GROUP_ROWS = 1 << 17  # rows that are encoded together
 COMPRESSION = "zstd"
 # A third of the bytes of the usual encodings, so that reading a file includes the time to verify its checksum.
@@ -80,7 +81,6 @@ def append_all(
     *,
     bipartite: bool = False,
     drop_known: bool = False,
-    max_retries: int = 100,
 ) -> list[Ingest]:
     """Commit the rows of sources in one commit, except those of which the table has a source of the same bytes.
 
@@ -91,7 +91,6 @@ def append_all(
             numbered source by source.
         bipartite: sources and targets are two id spaces; fixed by the first ingest of a log.
         drop_known: leave out events that another source already stored, and count them as dropped.
-        max_retries: number of new tries after another machine's writer committed first.
 
     Raises:
         ValueError: wrong columns, missing or infinite values, counts that do not add up, or no event.
@@ -104,13 +103,13 @@ def append_all(
         for batch, result in results.items()
     ]
     with alone(layout, f"events-{dataset}"):
-        for attempt in range(max_retries + 1):
+        for attempt in range(MOST_RETRIES + 1):
             ingests = _try_append(layout, dataset, sources, int(bipartite), drop_known)
             if ingests is not None:
                 return ingests
             time.sleep(min(0.01 * (attempt + 1), 0.5))
     raise ValueError(
-        f"dataset {dataset!r}: other writers committed first {max_retries + 1} times; ingest it again later"
+        f"dataset {dataset!r}: other writers committed first {MOST_RETRIES + 1} times; ingest it again later"
     )
 
 

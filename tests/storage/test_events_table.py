@@ -361,8 +361,9 @@ def test_integer_ids_differ_from_texts_that_look_alike():
 
 def test_a_writer_gives_up_when_others_always_commit_first(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Draft, "published", lambda *_: False)
+    monkeypatch.setattr(commits, "MOST_RETRIES", 2)
     with pytest.raises(ValueError, match="committed first 3 times"):
-        append(layout, "chat", FIRST, "sha-1", max_retries=2)
+        append(layout, "chat", FIRST, "sha-1")
 
 
 def test_a_writer_waits_longer_before_each_new_try(layout: Layout, monkeypatch: pytest.MonkeyPatch):
