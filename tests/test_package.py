@@ -3,15 +3,19 @@
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 
 import dyformer
+from storage.artifacts import code
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+# Of each package: how many entries it has at most, and arrows between them. They may only go down.
+ENTRIES_AND_ARROWS = {"dyformer": (12, 41), "storage": (14, 45), "flows": (17, 60)}
 HEAVY = {"torch", "prefect", "mlflow", "duckdb", "pyarrow", "numba", "sklearn", "matplotlib"}
 
 
@@ -57,3 +61,20 @@ def test_every_name_of_the_package_is_there() -> None:
     assert set(dyformer.__all__) <= set(dir(dyformer))
     for name in dyformer.__all__:
         assert getattr(dyformer, name) is not None
+
+
+@pytest.mark.parametrize("package", ENTRIES_AND_ARROWS)
+def test_entries_of_a_package_have_few_arrows_between_them_and_none_back(package: str) -> None:
+    """An arrow is an import, also one in a function, of a module in another entry."""
+    entry_of = {name: name.split(".")[1] for name in code.all_modules(package)}
+    arrows = {
+        (entry, entry_of[imported])
+        for name, entry in entry_of.items()
+        for imported in code._parsed(name)[1]
+        if entry_of.get(imported, entry) != entry
+    }
+    num_entries, num_arrows = ENTRIES_AND_ARROWS[package]
+    assert len(set(entry_of.values())) <= num_entries
+    assert len(arrows) <= num_arrows, sorted(arrows)
+    graph = {entry: {end for start, end in arrows if start == entry} for entry in entry_of.values()}
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError where there is a way back
