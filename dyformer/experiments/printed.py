@@ -4,6 +4,7 @@ No protocol is imported: a finished benchmark prints its tables without.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -43,18 +44,29 @@ class PrintedTable(NamedTuple):
 
     def files(self) -> dict[str, str]:
         """Give the contents of its files by name: Markdown and LaTeX."""
-        sentences = [line for sentence in self.sentences for line in ("", f"{sentence.rstrip('.')}.")]
-        note = "; ".join(sentence.rstrip(".") for sentence in self.sentences)
-        return {
-            f"{self.name}.md": "\n".join([f"{self.title}.", "", *markdown_rows(self.frame), *sentences]) + "\n",
-            f"{self.name}.tex": latex_table(self.frame, caption=self.title, label=self.name, note=note),
-        }
+        return files_of(self.name, self.frame, caption=self.title, sentences=self.sentences)
 
 
 def from_record(record: dict[str, Any]) -> PrintedTable:
     """Give the table of a record."""
     columns = record["frame"]
     return PrintedTable(**{**record, "frame": pl.DataFrame(columns, dict.fromkeys(columns, pl.String))})
+
+
+def files_of(
+    name: str, frame: pl.DataFrame, *, caption: str, limits: str = "", sentences: Sequence[str] = ()
+) -> dict[str, str]:
+    """Give the contents of the files of a table of texts by name: Markdown and LaTeX.
+
+    In Markdown the limits end the title above the table, in LaTeX they begin the note below it, as the sentences do.
+    """
+    ended = [sentence.rstrip(".") for sentence in sentences]
+    title, below = "; ".join(filter(None, (caption, limits))), [line for end in ended for line in ("", f"{end}.")]
+    note = "; ".join(filter(None, (limits, *ended)))
+    return {
+        f"{name}.md": "\n".join([f"{title}.", "", *markdown_rows(frame), *below]) + "\n",
+        f"{name}.tex": latex_table(frame, caption=caption, label=name, note=note),
+    }
 
 
 def markdown_rows(frame: pl.DataFrame) -> list[str]:

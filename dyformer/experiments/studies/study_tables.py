@@ -8,7 +8,7 @@ import polars as pl
 
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
-from dyformer.experiments.printed import PrintedTable, latex_table, markdown_rows
+from dyformer.experiments.printed import PrintedTable, files_of
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import Study
 from dyformer.experiments.tuning.grids import tuned_sentence
@@ -74,11 +74,8 @@ class StudyTable:
 
     def files(self) -> dict[str, str]:
         """Give the contents of its files by name: Markdown and LaTeX of the text, CSV of the numbers."""
-        return {
-            f"{self.name}.md": "\n".join([f"{self.title}.", "", *markdown_rows(self.text())]) + "\n",
-            f"{self.name}.csv": self.frame.write_csv(),
-            f"{self.name}.tex": latex_table(self.text(), caption=self.caption, label=self.name, note=self.limits),
-        }
+        of_text = files_of(self.name, self.text(), caption=self.caption, limits=self.limits)
+        return of_text | {f"{self.name}.csv": self.frame.write_csv()}
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, str]:
         cells = {"method": row["method"], "seeds": str(row["num_seeds"])}
