@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from flows.tasks import event_state
 from flows.tasks.ingest import ingest_log
+from storage.events.table import newest_version
 from storage.layout import Layout
 
 NAME = "edits"
@@ -33,3 +36,10 @@ def ingest(layout: Layout, folder: Path, rows, number: int, **reading) -> int:
     path = write_rows(folder / f"part-{number}.csv", rows)
     values = {"log": str(path), "bipartite": True, "time_unit": "s", "window": "1d", **reading}
     return ingest_log(NAME, values, lambda text: None, layout=layout)["version"]
+
+
+def stored_state(layout: Layout) -> str:
+    """Store the state of the newest version, as a ranking does, unless it is stored; return its address."""
+    version = newest_version(layout, NAME)
+    event_state.open_state(NAME, version, layout, pytest.fail)
+    return event_state._planned_state(layout, NAME, version).address

@@ -67,14 +67,6 @@ def settings_of(layout: Layout, dataset: str, version: int) -> StateSettings:
     )
 
 
-def make_state(dataset: str, version: int | None = None, layout: Layout | None = None) -> str:
-    """Store the state of all events of a version, the newest by default, unless it is stored; return its address."""
-    layout = layout or Layout.from_environment()
-    version = newest_version(layout, dataset) if version is None else version
-    plan = _planned_state(layout, dataset, version)
-    return plan.made(lambda: {STATE: save(_brought_up_to(layout, dataset, version).to_arrays())})
-
-
 def open_state(dataset: str, version: int, layout: Layout, show: Show) -> EventState:
     """Open the state of all events of a version, stored unless it is; show why where it cannot be written.
 
@@ -92,7 +84,7 @@ def open_state(dataset: str, version: int, layout: Layout, show: Show) -> EventS
 
 
 def is_state_stored(layout: Layout, dataset: str, version: int) -> bool:
-    """Whether the state of all events of a version is stored, so that `make_state` has nothing to do."""
+    """Whether the state of all events of a version is stored, so that `open_state` has nothing to make."""
     return _planned_state(layout, dataset, version).is_current
 
 

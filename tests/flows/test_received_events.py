@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 
 import pytest
-from live_logs import NAME, ingest, rows_of, write_rows
+from live_logs import NAME, ingest, rows_of, stored_state, write_rows
 
 from dyformer.logs.contract import ForeignLog
-from flows.tasks.event_state import make_state, read_state
+from flows.tasks.event_state import read_state
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.events.table import node_dictionary, scan_events
@@ -133,10 +133,10 @@ def test_an_ingest_that_fails_loses_none(store, tmp_path):
 
 
 def test_received_events_that_are_older_make_the_state_anew(store):
-    make_state(NAME, layout=store)
+    stored_state(store)
     ReceivedEvents(layout=store, dataset=NAME).append([received(1, time="2023-11-14T22:13:20Z")])
     ingest_log(NAME, {}, silent, layout=store)
-    assert read_state(make_state(NAME, layout=store)).num_events == len(ROWS) + 1
+    assert read_state(stored_state(store)).num_events == len(ROWS) + 1
 
 
 def test_a_log_with_steps_receives_steps(tmp_path):

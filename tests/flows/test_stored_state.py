@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from live_logs import NAME, START, ingest, rows_of
+from live_logs import NAME, START, ingest, rows_of, stored_state
 from typer.testing import CliRunner
 
 from dyformer.scoring.event_forecaster import EventForecaster
@@ -19,7 +19,6 @@ from flows.tasks.event_state import (
     events_before,
     make_horizon,
     make_model,
-    make_state,
     newest_model,
     read_model,
     read_state,
@@ -49,7 +48,7 @@ def bytes_of_a_pass_from_the_beginning(layout, tmp_path, parts, **reading):
     other = Layout(str(tmp_path / "other"))
     for number, rows in enumerate(parts):
         ingest(other, tmp_path, rows, number, **reading)
-    address = make_state(NAME, layout=other)
+    address = stored_state(other)
     return read_bytes(address, STATE), lineage_of(address)
 
 
@@ -72,7 +71,7 @@ def test_a_state_brought_up_to_date_has_the_bytes_of_a_pass_from_the_beginning(s
     address = ""
     for number, rows in enumerate(parts):
         ingest(store, tmp_path, rows, number)
-        address = make_state(NAME, layout=store)
+        address = stored_state(store)
     assert absorbed == [len(rows) for rows in parts], "each event is read once"
     expected, lineage = bytes_of_a_pass_from_the_beginning(store, tmp_path, parts)
     assert read_bytes(address, STATE) == expected
@@ -90,7 +89,7 @@ def test_a_state_is_made_anew_where_an_event_is_older_than_those_it_has(store, t
     address = ""
     for number, rows in enumerate((rest, late)):
         ingest(store, tmp_path, rows, number)
-        address = make_state(NAME, layout=store)
+        address = stored_state(store)
     assert absorbed == [len(rest), len(ROWS)]
     log = events_before(store, NAME, 2).log
     assert np.all(np.diff(log.time_E) >= 0)
@@ -105,16 +104,14 @@ def test_a_state_without_a_commit_that_was_taken_back_is_that_of_the_log_without
     expected = []
     for number, rows in enumerate((ROWS[:700], ROWS[700:])):
         ingest(store, tmp_path, rows, number)
-        expected.append(read_bytes(make_state(NAME, layout=store), STATE))
+        expected.append(read_bytes(stored_state(store), STATE))
     take_back(store, NAME)
-    assert read_bytes(make_state(NAME, layout=store), STATE) == expected[0]
+    assert read_bytes(stored_state(store), STATE) == expected[0]
     ingest(store, tmp_path, [("new", "page", ROWS[-1][2] + 5), *ROWS[700:]][::-1], 2)
     log = events_before(store, NAME, 4).log
-    state = event_state.EventState(
-        log.num_sources, log.num_targets, read_state(make_state(NAME, layout=store)).settings
-    )
+    state = event_state.EventState(log.num_sources, log.num_targets, read_state(stored_state(store)).settings)
     state.observe(log)
-    stored = read_state(make_state(NAME, layout=store)).to_arrays()
+    stored = read_state(stored_state(store)).to_arrays()
     assert all(np.array_equal(array, stored[name]) for name, array in state.to_arrays().items())
 
 
@@ -145,7 +142,7 @@ def test_a_store_that_cannot_be_written_has_the_same_ranking_after_a_new_commit_
         ingest(store, tmp_path, rows, number)
         make_model(NAME, layout=store)
         if number == 0:
-            make_state(NAME, layout=store)
+            stored_state(store)
     lines = []
 
     def refuse(*arguments):
@@ -175,9 +172,9 @@ def test_text_ids_of_a_commit_that_was_taken_back_leave_the_others_integers(stor
 
 def test_a_state_that_exists_is_not_made_again_and_damage_is_named(store, tmp_path, monkeypatch):
     ingest(store, tmp_path, ROWS, 0)
-    address = make_state(NAME, layout=store)
+    address = stored_state(store)
     monkeypatch.setattr(event_state, "_brought_up_to", None)
-    assert make_state(NAME, layout=store) == address
+    assert stored_state(store) == address
     with open(f"{address}/{STATE}", "r+b") as stream:  # noqa: PTH123, because a byte is changed in place
         stream.seek(2_000)
         byte = stream.read(1)
@@ -193,7 +190,7 @@ def test_a_log_with_one_side_has_its_state_too(store, tmp_path, directed):
     address = ""
     for number, part in enumerate((rows[:700], rows[700:])):
         ingest(store, tmp_path, part, number, bipartite=False, directed=directed)
-        address = make_state(NAME, layout=store)
+        address = stored_state(store)
     settings = read_state(address).settings
     assert (settings.two_sides, settings.directed) == (False, directed)
     log = events_before(store, NAME, 2).log
