@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,9 +26,13 @@ from storage.layout import Layout
 LIBRARIES = ("numpy", "scipy", "numba", "torch", "polars", "scikit-learn", "lightgbm", "duckdb")
 NUM_RETRIES = 3  # of a job whose worker died
 SECONDS_TO_CONNECT = 5.0
+SECONDS_TO_RESPOND = 30.0  # of a head on a busy machine; Ray itself tries for minutes
 SECONDS_TO_CHECK = 120.0
+SECONDS_BETWEEN_LOOKS = 5.0  # at the nodes, while no job ends
+SECONDS_WITHOUT_WORKER = 60.0  # in which another node may be started
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DYFORMER_NO_PROGRESS": "1"}
 TOKEN_MODE, TOKENS = "RAY_AUTH_MODE", ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # a frame without settings, whose fourth byte is its kind
 REMEDIES = {
     "code": "install the same version of this project on every node, and start Ray again there",
     "cpu": "start the command on a machine of the nodes' kind: another kind of CPU rounds differently",
@@ -101,12 +106,34 @@ def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], Any]]) -> 
 
         remote = ray.remote(num_cpus=1, max_retries=NUM_RETRIES)(_checked_job)
         numbers = {remote.remote(job, expected): number for number, job in enumerate(jobs)}
-        running = list(numbers)
-        while running:
-            [ended], running = ray.wait(running, num_returns=1)
+        for ended in _ended(address, list(numbers)):
             with _named_errors(f"the cluster at {address}"):
                 result = ray.get(ended)
             yield numbers[ended], result
+
+
+def _ended(address: str, running: list[Any]) -> Iterator[Any]:
+    """Yield each job at its end. Raises ClusterUnreachable where no node is left that could do the others."""
+    import ray
+
+    last_seen = time.monotonic()
+    while running:
+        ended, running = ray.wait(running, num_returns=1, timeout=SECONDS_BETWEEN_LOOKS)
+        yield from ended
+        if ended or _workers():
+            last_seen = time.monotonic()
+        elif time.monotonic() - last_seen > SECONDS_WITHOUT_WORKER:  # Ray itself waits for ever
+            raise ClusterUnreachable(
+                f"the Ray cluster at {address} has had no node with a CPU for {SECONDS_WITHOUT_WORKER:.0f} seconds",
+                "start one there and give the same command again, which goes on from the finished parts",
+            )
+
+
+def _workers() -> list[dict[str, Any]]:
+    """List the nodes that can do a job."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
 
 
 def facts(probe: str) -> dict[str, Any]:
@@ -155,10 +182,7 @@ def _expected_of(layout: Layout) -> Iterator[dict[str, Any]]:
 
 
 def _checks(address: str, expected: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
-    import ray
-
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-    if not nodes:
+    if not (nodes := _workers()):
         raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU", "start one there")
     for node in nodes:  # each in turn, so that the error names it
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
@@ -194,9 +218,11 @@ def _named_errors(where: str) -> Iterator[None]:
             "wait until its processes have started, or look whether its CPUs and its memory are in use",
         ) from error
     except exceptions.RayError as error:
+        has_memory = not isinstance(error, exceptions.OutOfMemoryError)
+        remedy = "" if has_memory else "start Ray with fewer CPUs there (--num-cpus), each of which has a worker; then "
         raise WorkersFailed(
             f"{where} could not finish a part, after {NUM_RETRIES} retries ({_first_line(error)})",
-            "give the same command again, which goes on from the finished parts",
+            f"{remedy}give the same command again, which goes on from the finished parts",
         ) from error
 
 
@@ -241,16 +267,32 @@ def _check_address(address: str) -> None:
             f"{address!r} is no address of a Ray cluster", "write HOST:PORT of its head (not ray://)"
         )
     try:
-        socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
-    except (OSError, OverflowError) as error:
+        with socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT) as connection:
+            is_head = _begins_http2(connection)
+    except (OSError, OverflowError, UnicodeError) as error:
         raise ClusterUnreachable(
-            f"no Ray cluster can be reached at {address} ({error})", "start its head first"
+            f"no Ray cluster can be reached at {address} ({error})", "start its head first, and look at the address"
         ) from error
+    if not is_head:
+        raise ClusterUnreachable(
+            f"no Ray cluster can be reached at {address}, because another program listens there",
+            "look at the port: that of `ray start --head` is 6379 unless --port names another",
+        )
+
+
+def _begins_http2(connection: socket.socket) -> bool:
+    """Whether the other end begins as a server of HTTP/2 does, such as Ray's head; with TLS that cannot be seen."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return True
+    connection.settimeout(SECONDS_TO_RESPOND)
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS)
+    return connection.recv(len(HTTP2_SETTINGS), socket.MSG_WAITALL)[3:4] == HTTP2_SETTINGS[3:4]
 
 
 def _check_token() -> None:
     """Have Ray use a token, before it is imported."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change to come
+    os.environ.setdefault("RAY_task_oom_retries", str(NUM_RETRIES))  # of a job without memory; else it never ends
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")  # tries, a second each, until another token is refused
     if os.environ.setdefault(TOKEN_MODE, "token") == "disabled":
         raise TokenRefused(

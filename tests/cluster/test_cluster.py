@@ -3,14 +3,17 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import polars as pl
@@ -21,7 +24,17 @@ from own_snapshots import ingest_own
 
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.settings import Experiment
-from flows.cluster import ClusterUnreachable, NodeDiffers, TokenRefused, check_cluster, done_on
+from flows import cluster as cluster_module
+from flows.cluster import (
+    ClusterUnreachable,
+    NodeDiffers,
+    TokenRefused,
+    WorkersFailed,
+    _check_token,
+    _named_errors,
+    check_cluster,
+    done_on,
+)
 from flows.parallel import CLUSTER, Shared, map_ranges, remove_parts
 from flows.service import doctor
 from flows.tasks.methods import resolved
@@ -280,6 +293,34 @@ def test_the_part_of_a_node_that_is_removed_is_made_by_another(tmp_path: Path, m
     assert len(set(pids(shared, 10))) == 2
 
 
+def test_no_node_that_is_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
+    monkeypatch.setenv(CLUSTER, one_worker)
+    monkeypatch.setattr("flows.cluster.SECONDS_BETWEEN_LOOKS", 0.5)
+    monkeypatch.setattr("flows.cluster.SECONDS_WITHOUT_WORKER", 2.0)
+    shared, nodes = shared_in(tmp_path, stay=10), cluster_module._workers
+    Path(shared.values["gate"]).touch()
+
+    def gone() -> list[dict[str, Any]]:
+        return [] if 10 in starts(shared) else nodes()
+
+    monkeypatch.setattr("flows.cluster._workers", gone)
+    with pytest.raises(ClusterUnreachable, match="has had no node with a CPU for 2 seconds: start one there"):
+        rows_of(shared)
+    monkeypatch.setattr("flows.cluster._workers", nodes)
+    Path(shared.values["gate"]).unlink()
+    assert rows_of(shared) == list(range(20))
+
+
+def test_workers_without_memory_are_an_error_after_some_retries():
+    _check_token()
+    from ray.exceptions import OutOfMemoryError  # not before: Ray reads its settings once
+
+    assert dict(os.environ)["RAY_task_oom_retries"] == "3"  # Ray's own default is to try for ever
+    remedy = r"low on memory\): start Ray with fewer CPUs there .* then give the same command"
+    with pytest.raises(WorkersFailed, match=remedy), _named_errors("the cluster"):
+        raise OutOfMemoryError("1 worker(s) were killed due to the node running low on memory")
+
+
 def test_parts_are_made_while_the_objects_of_another_program_are_spilled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str
 ):
@@ -322,12 +363,32 @@ map_ranges(numbers, RANGES, shared_in(Path({str(folder)!r}), stay=10))
         )
 
 
-@pytest.mark.parametrize("address", ["ray://host:10001", "auto", "localhost", "127.0.0.1:1"])
+@pytest.mark.parametrize("address", ["ray://host:10001", "auto", "localhost", "127.0.0.1:1", "a..b:6379"])
 def test_what_is_no_head_is_refused(address: str, tmp_path: Path):
     with pytest.raises(ClusterUnreachable, match=r"HOST:PORT|can be reached"):
         check_cluster(address, Layout(str(tmp_path)))
     [finding] = doctor._cluster(address, Layout(str(tmp_path)))
     assert finding.outcome == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "another program"), (b"", "timed")]
+)
+def test_the_port_of_another_program_is_refused_within_seconds(
+    response: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("flows.cluster.SECONDS_TO_RESPOND", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def respond() -> socket.socket:
+            connection, _ = listener.accept()
+            connection.sendall(response)
+            return connection
+
+        accepted = pool.submit(respond)
+        with pytest.raises(ClusterUnreachable, match=f"can be reached at .*{reason}"):
+            check_cluster(f"127.0.0.1:{listener.getsockname()[1]}", Layout(str(tmp_path)))
+        accepted.result().close()
 
 
 def test_a_cluster_needs_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
