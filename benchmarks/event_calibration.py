@@ -3,8 +3,8 @@
 The forecaster is fitted and calibrated on the training and validation events of the protocol `tgb`, strict; test is
 read once. Of each test event its source's candidates have probabilities to be the target; those of one event add up to
 at most 1. "Mean" is that of the probabilities and "came" the fraction that came; the error is the expected calibration
-error over 15 bins (Guo et al., 2017). The gate's is that of a partner without a row among the past ones, of which the
-state gives 128, for sources with a past partner.
+error over 15 bins (Guo et al., 2017). "New partner" is the gate's, for sources with a past partner. A target may be an
+older partner than the 128 newest, which have rows: it is no new one, and no candidate.
 
     python benchmarks/event_calibration.py uci --log out.opsahl-ucsocial.gz
 
@@ -17,7 +17,7 @@ from collections import defaultdict
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sequence_view import trial_of
+from sequence_view import is_new_partner, trial_of
 
 from dyformer.evaluation.event_splits import EventTrial, rankable_events
 from dyformer.experiments.printed import markdown_rows
@@ -33,7 +33,7 @@ def outcomes(trial: EventTrial, seed: int) -> dict[str, tuple[NDArray[np.bool_],
     """Fit on training and validation; give, by kind, what came on test and its probabilities."""
     fitted = EventForecaster().fit_events(*trial.fitting, seed=seed)
     event_Q = rankable_events(trial.log, trial.splits, "test")
-    target_Q = trial.log.target_E[event_Q]
+    target_Q, is_new_Q = trial.log.target_E[event_Q], is_new_partner(trial.log)[event_Q]
     came, probability = defaultdict(list), defaultdict(list)
     first = 0
     for rows in candidate_rows(trial.log, trial.queries(event_Q), fitted.settings):
@@ -50,7 +50,7 @@ def outcomes(trial: EventTrial, seed: int) -> dict[str, tuple[NDArray[np.bool_],
             came[TEN].append([came_R[best_R].any()])
             probability[TEN].append([own_R[best_R].sum()])
             if num_past:
-                came[GATE].append([not came_R[:num_past].any()])
+                came[GATE].append([is_new_Q[first + query]])
                 probability[GATE].append([1 - own_R[:num_past].sum()])
         first += len(num_rows_Q)
     return {name: (np.concatenate(came[name]), np.clip(np.concatenate(probability[name]), 0, 1)) for name in came}
