@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -239,7 +240,7 @@ def _connected(address: str) -> Iterator[None]:
     import ray
 
     try:
-        ray.init(
+        context = ray.init(
             address=address,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -255,9 +256,17 @@ def _connected(address: str) -> Iterator[None]:
         reason = " ".join(str(error).split())
         raise NodeDiffers(f"the Ray cluster at {address} cannot be used ({reason})", SAME_VERSION) from error
     try:
+        _name_dashboard(context.dashboard_url)
         yield
     finally:
         ray.shutdown()
+
+
+@cache  # once a process
+def _name_dashboard(url: str | None) -> None:
+    """Print where Ray shows its nodes and jobs, unless the head was started without that."""
+    if url:
+        print(f"Ray's dashboard: http://{url}", file=sys.stderr, flush=True)
 
 
 def _check_address(address: str) -> None:

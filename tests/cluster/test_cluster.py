@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -309,6 +310,30 @@ def test_no_node_that_is_left_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("flows.cluster._workers", nodes)
     Path(shared.values["gate"]).unlink()
     assert rows_of(shared) == list(range(20))
+
+
+@pytest.mark.parametrize("url", [None, "127.0.0.1:8265"])
+def test_the_dashboard_of_the_cluster_is_named_once(
+    url: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    one_worker: str,
+):
+    _check_token()
+    import ray
+
+    honest = ray.init
+    cluster_module._name_dashboard.cache_clear()
+
+    def connected(**options: Any) -> SimpleNamespace:
+        honest(**options)
+        return SimpleNamespace(dashboard_url=url)
+
+    monkeypatch.setattr(ray, "init", connected)
+    for _ in range(2):
+        check_cluster(one_worker, Layout(str(tmp_path)))
+    assert capsys.readouterr().err.splitlines() == ([f"Ray's dashboard: http://{url}"] if url else [])
 
 
 def test_workers_without_memory_are_an_error_after_some_retries():
