@@ -24,6 +24,7 @@ SIZES = {
     "s1m": (100_000, 1_000_000),
     "s10m": (1_000_000, 10_000_000),
 }
+MAX_GB, MAX_MINUTES = 12, 5  # of a whole run
 NUM_STEPS = 16
 EXPONENT = 2.5
 REPEATS = 5  # one interaction in REPEATS + 1 repeats a pair of the log
@@ -192,7 +193,10 @@ def report(size: str, rows: list[dict[str, Any]]) -> list[str]:
     peak, minutes = max(r["peak"] for r in product or rows), sum(r["seconds"] for r in rows) / 60
     lines = []
     if whole:
-        lines = [_verdict(f"{size}-memory", "GB", peak, 12), _verdict(f"{size}-time", "minutes", minutes, 60)]
+        lines = [
+            _verdict(f"{size}-memory", "GB", peak, MAX_GB),
+            _verdict(f"{size}-time", "minutes", minutes, MAX_MINUTES),
+        ]
     state = "" if whole else "\n\n**The run did not reach its end.**"
     text = (
         f"{size}: {num_nodes:,} nodes, {num_edges:,} unique edges, {num_edges + num_edges // REPEATS:,} interactions."
