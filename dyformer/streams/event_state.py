@@ -143,8 +143,8 @@ class StateSettings:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "StateSettings":
-        """Read the values of `dataclasses.asdict`; a record of before there were vectors has none."""
-        return cls(**{"rank": 0, "max_near": 0, **record, "half_lives": tuple(record["half_lives"])})
+        """Read the values of `dataclasses.asdict`."""
+        return cls(**{**record, "half_lives": tuple(record["half_lives"])})
 
     @property
     def rate_H(self) -> NDArray[np.float64]:

@@ -107,8 +107,7 @@ def arrays_of(state: State) -> dict[str, NDArray]:
 
 
 def state_of(arrays: Mapping[str, NDArray], rate_H: NDArray[np.float64]) -> State:
-    """Make the state whose `arrays_of` are given, also of older ones, with a slot for each order of a shared pair."""
-    arrays = _with_unordered_pairs(arrays) if arrays["shared.newer"].ndim == 1 else arrays
+    """Make the state whose `arrays_of` are given."""
     return empty_state(0, 0, rate_H)._replace(
         **{
             name: table_of(_records(name, arrays, kind), arrays[f"{name}.newest"].copy())
@@ -130,13 +129,3 @@ def _records(name: str, arrays: Mapping[str, NDArray], kind: np.dtype) -> NDArra
     for field in kind.names or ():
         records[field] = arrays[f"{name}.{field}"]
     return records
-
-
-def _with_unordered_pairs(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    # Both orders of a pair had a slot, one after the other, so that a pair's number is half of either's; -1 stays -1.
-    parts = {key: values for key, values in arrays.items() if key.startswith("shared.")}
-    order_S = np.lexsort((parts["shared.row"], np.arange(len(parts["shared.row"])) // 2))  # the lesser row first
-    found = {key: values[order_S[::2]] for key, values in parts.items() if key != "shared.newest"}
-    for link in ("shared.newer", "shared.older"):
-        found[link] = parts[link][order_S].reshape(-1, 2) >> 1
-    return {**arrays, **found, "shared.newest": parts["shared.newest"] >> 1}

@@ -208,12 +208,10 @@ def test_vectors_that_stay_are_those_of_the_newest_events_too():
     assert not none.to_arrays()["vectors.target"].any()
 
 
-def test_settings_of_before_there_were_vectors_have_none():
+def test_settings_are_read_of_their_record():
     settings = StateSettings(two_sides=False, seconds=60.0, half_lives=(1.0, 2.0, 3.0, 4.0))
     record = json.loads(json.dumps(asdict(settings)))
     assert StateSettings.from_record(record) == settings
-    earlier = {name: value for name, value in record.items() if name not in ("rank", "max_near")}
-    assert StateSettings.from_record(earlier) == replace(settings, rank=0, max_near=0)
 
 
 @pytest.mark.parametrize("rank", [-1, 65])
