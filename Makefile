@@ -4,6 +4,7 @@
 # make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, the longest with 50 tries on a real service: more than an hour on two cores
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
 # make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
+# make test-bare    install the core, without extras, into an environment of its own and run it there; two to three minutes, not a part of CI
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make screenshots  the pictures of docs/ui.md except that of the report, made by the tests of the pages in Chromium
 # make notebooks    run the notebooks of examples/ and store their outputs, some minutes
@@ -35,7 +36,7 @@ QUICK := $(addprefix tests/,graphs logs model sampling scoring streams)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run notebooks test test-quick test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-gpu bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
+.PHONY: run notebooks test test-quick test-ray test-stack test-bare test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-gpu bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -79,6 +80,9 @@ test-stack: install
 
 test-ray: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/cluster
+
+test-bare: install
+	$(BIN)/python -m pytest -m bare tests/test_core_install.py
 
 screenshots: install
 	DYFORMER_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m stack tests/stack/test_pages.py

@@ -11,9 +11,9 @@ from core_programs import API, COMMANDS, core_commands
 
 from dyformer.extras import EXTRAS
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.bare
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FOUND = f"""
 import json
 from importlib.util import find_spec
