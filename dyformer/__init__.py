@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "DyformerError",
     "Embedder",
     "EventModel",
     "Graph",
+    "InvalidInput",
     "Log",
     "Model",
     "Scorer",
@@ -40,6 +42,17 @@ __all__ = [
 
 _MODULES = {"METHODS": "experiments.methods", "Embedder": "embedder", "Scorer": "embedder"}
 _MODULES |= dict.fromkeys(("EventModel", "fit_events"), "experiments.event_api")
+
+
+class DyformerError(Exception):
+    """Each error whose message is written for the user: it has what was expected, what was found and what to do.
+
+    Some are also OSError, RuntimeError or ImportError. An error of another class is a fault of this program.
+    """
+
+
+class InvalidInput(DyformerError, ValueError):
+    """Data, settings, names or a store with which this cannot be done."""
 
 
 def __getattr__(name: str) -> Any:

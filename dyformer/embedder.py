@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.pairs import NO_NEW_PARTNERS, LinkExamples, NewPartners
 from dyformer.streams.event_log import EventLog, EventQueries
@@ -28,11 +29,11 @@ EPOCHS = ("first_epochs", "epochs")
 """Fields of a method with a number of epochs; none: as many as its other settings give."""
 
 
-class NotFinite(ValueError):
+class NotFinite(InvalidInput):
     """What a training or a method gave is NaN or infinite."""
 
 
-class NoVectors(ValueError):
+class NoVectors(InvalidInput):
     """A method with stored weights has none that were trained on the steps of a graph alone."""
 
 

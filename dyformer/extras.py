@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+from dyformer import DyformerError
+
 EXTRAS = {
     "torch": "model",
     "prefect": "service",
@@ -19,11 +21,11 @@ EXTRAS = {
 """Extra of each package, by the name under which it is imported."""
 
 
-class MissingExtra(ImportError):
+class MissingExtra(DyformerError, ImportError):
     """A package that this installation was made without."""
 
 
-class MissingLibrary(ImportError):
+class MissingLibrary(DyformerError, ImportError):
     """A library of the system that a package needs."""
 
 

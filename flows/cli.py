@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dyformer import InvalidInput
 from flows.commands import live, results, tune
 from flows.commands.benchmark import benchmark
 from flows.commands.runs import announced, finished_run, ingested, next_options, print_plan, print_run, retrained
@@ -74,7 +75,7 @@ def common(
     """Set the store of the command."""
     if storage is not None:
         if not storage.strip():
-            raise ValueError("--storage is an empty text: name a folder or an s3:// address")
+            raise InvalidInput("--storage is an empty text: name a folder or an s3:// address")
         os.environ["DYFORMER_STORAGE"] = storage
     if context.invoked_subcommand != "up":  # which starts one
         use_running_stack()
@@ -284,7 +285,9 @@ def verify(
         check_dataset(layout, dataset)
     num_left = 0
     if layout.is_local and not Path(layout.root).exists():
-        raise ValueError(f"there is no store at {layout.root}: check DYFORMER_STORAGE, or run `dyformer ingest` first")
+        raise InvalidInput(
+            f"there is no store at {layout.root}: check DYFORMER_STORAGE, or run `dyformer ingest` first"
+        )
     for fault in list(faults(layout, dataset)):
         outcome = None
         try:

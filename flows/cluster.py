@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dyformer import InvalidInput
 from dyformer.extras import need
 from storage.artifacts.artifact import PENDING
 from storage.artifacts.code import PACKAGES, all_modules, code_digest
@@ -56,7 +57,7 @@ def machine_facts() -> dict[str, str]:
     }
 
 
-class ClusterUnusable(ValueError):
+class ClusterUnusable(InvalidInput):
     """What is wrong with a cluster, and what to do about it."""
 
     def __init__(self, problem: str, remedy: str):

@@ -4,7 +4,6 @@
 3 there were no new rows or settings  130 stopped, by Ctrl-C for example
 """
 
-import dis
 import errno
 import os
 import signal
@@ -19,10 +18,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NoReturn
 
-from dyformer.extras import MissingExtra, MissingLibrary, missing
+from dyformer import DyformerError
+from dyformer.extras import missing
 from flows.console import printable
 from flows.options import on_command_line
 from storage.tracking.addresses import without_password
@@ -31,7 +31,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILED, USAGE, NOTHING_TO_DO, STOPPED = 1, 2, 3, 130
 SECONDS_TO_STOP = 2.0
 STOPPED_LINE = "stopped; the same command goes on from here"
-PACKAGES = tuple(str(Path(__file__).parents[1] / name) + os.sep for name in ("dyformer", "storage", "flows"))
 
 
 def exit_code(command: Callable[[], None]) -> int:
@@ -85,22 +84,12 @@ def _message(error: BaseException) -> str:
         return f"the output, or a file that has no name here, cannot be written ({error.strerror}): {remedy}"
     if isinstance(error, MemoryError):
         return "not enough memory: end other programs, or take a larger machine, then run the same command again"
-    if isinstance(error, ValueError | OSError | MissingExtra | MissingLibrary) and is_ours(error.__traceback__):
+    if isinstance(error, DyformerError):
         return on_command_line(str(error))
     if isinstance(error, ModuleNotFoundError) and error.name and (remedy := missing(error.name)) is not None:
         return remedy
     first = str(error).strip().partition("\n")[0]
     return f"unexpected error ({type(error).__name__}: {first}); {_logged(error)}"
-
-
-def is_ours(trace: TracebackType | None) -> bool:
-    """Whether the error was raised by a `raise` of this program, and not by or in a function of a library."""
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return False
-    code = trace.tb_frame.f_code
-    return code.co_filename.startswith(PACKAGES) and dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _logged(error: BaseException) -> str:

@@ -23,7 +23,6 @@ from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.methods import METHODS, Variation
 from dyformer.experiments.settings import Experiment
 from flows.console import print_no_progress, tracked
-from flows.ending import is_ours
 from flows.parallel import CLUSTER, done_by_workers, uses_cluster
 from flows.service import TAG
 from flows.stages import draw_task, evaluate_task, train_task, trained
@@ -181,10 +180,7 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
     try:
         running = {pool.submit(_run, trial): trial for trial in trials}
         for future in as_completed(running):
-            outcome = future.result()
-            if isinstance(outcome, Exception):
-                raise outcome
-            yield Ended(running[future], outcome)
+            yield Ended(running[future], future.result())
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -217,20 +213,14 @@ def _run_on_worker(trial: Trial) -> bool:
     return _was_stored(partial(_results, has_tasks=False), trial)
 
 
-def _run(trial: Trial) -> bool | ValueError | OSError:
+def _run(trial: Trial) -> bool:
     """Run a trial in a process of its own, to which a function can be sent, but no flow; return whether it was stored.
 
     Its flow has the tag by which a run is found whose process died, because the command's own is of another process.
-    One that measures its process has no tasks: as a plain function it starts no server for this process alone. An error
-    whose message is written for the user is returned, because the traceback of a raised one would end in a library.
+    One that measures its process has no tasks: as a plain function it starts no server for this process alone.
     """
-    try:
-        with tags(TAG):
-            return _was_stored(run_trial.fn if protocol_of(trial.protocol).own_process else run_trial, trial)
-    except (ValueError, OSError) as error:
-        if not is_ours(error.__traceback__):
-            raise
-        return error
+    with tags(TAG):
+        return _was_stored(run_trial.fn if protocol_of(trial.protocol).own_process else run_trial, trial)
 
 
 def _was_stored(run: Callable[..., list[str]], trial: Trial) -> bool:

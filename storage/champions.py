@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 from filelock import FileLock
 
+from dyformer import InvalidInput
 from storage.artifacts.artifact import MANIFEST, open_artifact, read_table
 from storage.bytes import checksums, files
 from storage.bytes.checksums import (
@@ -219,7 +220,7 @@ def _remedy(dataset: str) -> str:
     return f"`dyformer verify {dataset} --repair` restores it"
 
 
-class MixedSpaces(ValueError):
+class MixedSpaces(InvalidInput):
     """Vectors of several spaces, whose products and cosines mean nothing."""
 
 

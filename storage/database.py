@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 
+from dyformer import InvalidInput
+
 SCHEMES = ("postgresql", "sqlite")
 INSERTS = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 SECRETS = ("password", "sslpassword")
@@ -19,7 +21,7 @@ REMEDY = (
 )
 
 
-class DatabaseFailed(ValueError):
+class DatabaseFailed(InvalidInput):
     """An address of a database that cannot be used, or a database that refuses."""
 
 

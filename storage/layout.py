@@ -16,6 +16,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from dyformer import InvalidInput
+
 RAW, EVENTS, SNAPSHOTS, GRAPHS = "1_raw", "2_events", "3_snapshots", "4_graphs"
 CHECKPOINTS, VECTORS, FORECASTS = "5_checkpoints", "6_vectors", "7_forecasts"
 ARTIFACT_FOLDERS = (SNAPSHOTS, GRAPHS, CHECKPOINTS, VECTORS, FORECASTS)
@@ -86,7 +88,7 @@ class Layout:
         """Root from DYFORMER_STORAGE (default `./data`), state from DYFORMER_STATE."""
         layout = cls(os.environ.get("DYFORMER_STORAGE") or "./data", os.environ.get("DYFORMER_STATE", ""))
         if layout.is_local and Path(layout.root).is_file():
-            raise ValueError(
+            raise InvalidInput(
                 f"the store {layout.root} is a file: expected a folder, which may not exist yet, or an s3:// address;"
                 " name it by DYFORMER_STORAGE, or by --storage before the name of the command"
             )
@@ -145,7 +147,7 @@ class Layout:
         """Folder of an artifact of one of KINDS, or of the checkpoint of a running stage, with the keys of its kind."""
         folder, names = _kind(kind)
         if set(keys) != set(names):
-            raise ValueError(f"address of {kind}: expected the keys {', '.join(names)}, got {', '.join(keys)}")
+            raise InvalidInput(f"address of {kind}: expected the keys {', '.join(names)}, got {', '.join(keys)}")
         return self._join(folder, kind, _hive(dataset=dataset, **{name: keys[name] for name in names}))
 
     def artifacts(self, kind: str, dataset: str, **keys: str | int) -> str:
@@ -211,7 +213,7 @@ class Layout:
         """Address relative to the root; it stays the same when the whole store is moved."""
         prefix = f"{self.root}/"
         if not address.startswith(prefix):
-            raise ValueError(f"address {address!r} is not below the storage root {self.root!r}")
+            raise InvalidInput(f"address {address!r} is not below the storage root {self.root!r}")
         return address.removeprefix(prefix)
 
     def absolute(self, relative: str) -> str:
@@ -237,7 +239,7 @@ class Layout:
 
 def _kind(kind: str) -> tuple[str, tuple[str, ...]]:
     if kind not in KINDS:
-        raise ValueError(f"there is no artifact of the kind {kind!r}; the kinds are {', '.join(KINDS)}")
+        raise InvalidInput(f"there is no artifact of the kind {kind!r}; the kinds are {', '.join(KINDS)}")
     return KINDS[kind]
 
 
@@ -248,13 +250,13 @@ def _hive(**keys: str | int) -> str:
 
 def _short(name: str) -> str:
     if len(name) > MOST_LETTERS:
-        raise ValueError(f"the name '{name[:40]}...' has {len(name)} letters: expected at most {MOST_LETTERS}")
+        raise InvalidInput(f"the name '{name[:40]}...' has {len(name)} letters: expected at most {MOST_LETTERS}")
     return name
 
 
 def _safe(name: str) -> str:
     if not SAFE_NAME.fullmatch(name):
-        raise ValueError(
+        raise InvalidInput(
             f"{name!r} cannot be part of a storage address: use letters, digits, '.', '_' and '-', "
             "beginning with a letter or a digit"
         )
@@ -263,14 +265,14 @@ def _safe(name: str) -> str:
 
 def _normal_root(root: str) -> str:
     if {"%", "?"} & set(root):  # MLflow decodes the one, and the other ends the path of its database
-        raise ValueError(f"storage root {root!r}: choose a name without '%' and '?'")
+        raise InvalidInput(f"storage root {root!r}: choose a name without '%' and '?'")
     if root.startswith("s3://"):
         if not root.removeprefix("s3://").strip("/"):
-            raise ValueError("storage root 's3://' names no bucket: write s3://bucket or s3://bucket/prefix")
+            raise InvalidInput("storage root 's3://' names no bucket: write s3://bucket or s3://bucket/prefix")
         return root.rstrip("/")
     scheme = re.match(r"([a-z][a-z0-9+.-]+)://", root)
     if scheme and scheme.group(1) != "file":
-        raise ValueError(
+        raise InvalidInput(
             f"storage root {root!r}: expected a local folder or s3://bucket/prefix, found {scheme.group(1)}://"
         )
     return _absolute(root.removeprefix("file://"))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, ReadWriteLock, Timeout
 
+from dyformer import DyformerError, InvalidInput
 from storage.bytes import files
 from storage.bytes.files import Stamp, named_write
 from storage.layout import Layout
@@ -27,7 +28,7 @@ PAUSE_SECONDS = 0.1
 FREE = b"free"
 
 
-class DatasetInUse(ValueError):
+class DatasetInUse(InvalidInput):
     """A dataset is being ingested or trained on."""
 
 
@@ -61,7 +62,7 @@ def _path(layout: Layout, name: str) -> Path:
     return path
 
 
-class LeaseBusy(OSError):
+class LeaseBusy(DyformerError, OSError):
     """Other processes held a lease all the time."""
 
 

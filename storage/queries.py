@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 import duckdb
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.logs.validation import FIRST_CLOCK_TIME, LAST_CLOCK_TIME
 from storage.artifacts.artifact import MANIFEST, open_artifact, without_manifest
 from storage.bytes import files
@@ -54,7 +55,7 @@ MICROSECONDS = {pl.Date: 86_400_000_000, pl.Datetime("ms"): 1_000, TIMESTAMP: 1}
 """Units of the types with times that polars cannot print."""
 
 
-class QueryFailed(ValueError):
+class QueryFailed(InvalidInput):
     """A statement is wrong, or names a view that does not exist."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from dyformer import InvalidInput
 from storage.artifacts.artifact import MANIFEST, manifest, read_table
 from storage.bytes import files
 from storage.bytes.files import TEMPORARY
@@ -100,7 +101,7 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
     Raises ValueError for fewer than 2 versions, because a run may read the one before its own.
     """
     if keep < FEWEST:
-        raise ValueError(f"keep {keep} versions: expected at least {FEWEST}")
+        raise InvalidInput(f"keep {keep} versions: expected at least {FEWEST}")
     check_dataset(layout, dataset)
     snapshots = {address: _version(layout, address) for address in _addresses(layout.artifacts("snapshots", dataset))}
     versions = sorted(set(snapshots.values()))

@@ -14,6 +14,7 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embed
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
@@ -44,7 +45,7 @@ class DynAERNN:
         """Train on the window, and give the vectors as of its newest step. Raises ValueError for a window of one."""
         num_nodes, snapshots = len(graph.history.node_N), window_snapshots(graph)
         if len(snapshots) < 2:
-            raise ValueError("DynAERNN forecasts a snapshot from those before it: expected a window of 2, found 1")
+            raise InvalidInput("DynAERNN forecasts a snapshot from those before it: expected a window of 2, found 1")
         window = [adjacency(snapshot, num_nodes) for snapshot in snapshots]
         look_back = min(self.look_back, len(window) - 1)
         with seeded(seed):

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embed
 from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
@@ -50,7 +51,7 @@ class EvolveGCN:
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train, and give the vectors as of `graph.until`. Raises ValueError for a history of one step."""
         if graph.until < 2:
-            raise ValueError("EvolveGCN forecasts steps of the history from earlier ones: expected 2 steps, found 1")
+            raise InvalidInput("EvolveGCN forecasts steps of the history from earlier ones: expected 2 steps, found 1")
         matrices = {snapshot.step: gcn_matrix(adjacency(snapshot)) for snapshot in graph.history.snapshots}
         tasks = forecast_tasks(graph, matrices, self.validation_fraction, np.random.default_rng([seed, 0]))
         with seeded(seed):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from dyformer import InvalidInput
 from dyformer.graphs.config import STRICT
 
 RankingMetric = Literal["mrr", "hits_at_10", "ndcg_at_10"]
@@ -64,7 +65,7 @@ class PromotionConfig:
         """Raise ValueError for a slice that queries do not have."""
         unknown = [name for name in self.slice_names if name not in SLICES]
         if unknown:
-            raise ValueError(
+            raise InvalidInput(
                 f"promotion.slices: no slice {unknown[0]!r}; expected none, or some of {', '.join(SLICES)}, separated "
                 f"by commas"
             )

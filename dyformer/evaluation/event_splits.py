@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.logs.time_windows import WindowError, fixed_duration
 from dyformer.scoring.event_ranks import ChosenTargets, chosen_targets, with_targets
 from dyformer.streams.event_log import EventLog, EventQueries
@@ -28,7 +29,7 @@ Negatives = Mapping[Split, NDArray[np.int32]]
 """Sampled negatives `[Q, N]` of the queries of each split; -1 where an event has fewer."""
 
 
-class TooFewEvents(ValueError):
+class TooFewEvents(InvalidInput):
     """A log whose events or times are too few for three splits."""
 
 
@@ -55,7 +56,7 @@ class Visibility:
             return cls("batch", size)
         if kind == "window" and size:
             return cls("window", size)
-        raise ValueError(
+        raise InvalidInput(
             f"{text!r} is no visibility: write strict (all events before each one), batch:200 (those before its batch)"
             " or window:1h (those before its hour)"
         )
@@ -130,10 +131,10 @@ def _width(log: EventLog, visibility: Visibility) -> int:
     try:
         width = fixed_duration(visibility.size, "step" if has_steps else "us")
     except WindowError as error:
-        raise ValueError(f"{visibility}: {error}") from error
+        raise InvalidInput(f"{visibility}: {error}") from error
     width = width if has_steps else round(width * 1e-6 / log.seconds)
     if width < 1:
-        raise ValueError(f"{visibility}: a window must be at least one unit of the log's times long")
+        raise InvalidInput(f"{visibility}: a window must be at least one unit of the log's times long")
     return width
 
 

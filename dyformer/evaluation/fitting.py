@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embed, Embedder, LabelledStep, NotFinite, NoVectors
 from dyformer.graphs.prepared_graph import PreparedGraph
 
@@ -66,7 +67,7 @@ def fitted_vectors(name: str, method: Embedder, graph: PreparedGraph, seed: int)
     """Fit a method and return the vectors [N, D] of all nodes known at `graph.until`. Raises ValueError."""
     embed = method.fit(graph, seed=seed)
     if not callable(embed):
-        raise ValueError(f"{name}: fit must return a function from nodes to vectors; found {type(embed).__name__}")
+        raise InvalidInput(f"{name}: fit must return a function from nodes to vectors; found {type(embed).__name__}")
     vectors_ND = embed(np.arange(len(graph.history.node_N)))
     _check_vectors(name, vectors_ND, len(graph.history.node_N), graph.until + 1)
     return vectors_ND
@@ -87,7 +88,7 @@ def checked_scores(name: str, score_P: Any, num_pairs: int, step: int) -> NDArra
     """
     score_P = np.asarray(score_P, dtype=np.float64)
     if score_P.shape != (num_pairs,):
-        raise ValueError(f"{name}: found scores of shape {score_P.shape}: expected {num_pairs} scores of step {step}")
+        raise InvalidInput(f"{name}: found scores of shape {score_P.shape}: expected {num_pairs} scores of step {step}")
     if num_broken := int((~np.isfinite(score_P)).sum()):
         raise NotFinite(
             f"{name}: {num_broken} of {num_pairs} scores of step {step} are not finite: expected finite numbers"
@@ -97,7 +98,7 @@ def checked_scores(name: str, score_P: Any, num_pairs: int, step: int) -> NDArra
 
 def _check_vectors(name: str, vectors_ND: NDArray[np.floating], num_nodes: int, step: int) -> None:
     if np.ndim(vectors_ND) != 2 or len(vectors_ND) != num_nodes:
-        raise ValueError(
+        raise InvalidInput(
             f"{name}: found vectors of shape {np.shape(vectors_ND)}: expected one row for each of the {num_nodes} "
             f"nodes known before step {step}"
         )

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.evaluation.bootstrap import NodeResamples, node_resamples
 from dyformer.evaluation.rows import METRICS_SCHEMA, Cell, Measured, Run, fractions, log_rows, metric_rows, pair_metrics
 from dyformer.graphs.snapshots import DynamicGraph
@@ -35,7 +36,7 @@ PAIRS_SCHEMA = pl.Schema(
 )
 
 
-class NotTheSamePairs(ValueError):
+class NotTheSamePairs(InvalidInput):
     """Two methods were evaluated on different pairs, so they cannot be compared pair by pair."""
 
 
@@ -103,7 +104,7 @@ def check_same_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> None:
             )
     for pairs in (challenger, champion):
         if not np.isfinite(pairs.score_P).all():
-            raise ValueError(f"{pairs.method}: some scores of step {pairs.step} are not finite; train again")
+            raise InvalidInput(f"{pairs.method}: some scores of step {pairs.step} are not finite; train again")
 
 
 def metrics_of(
@@ -181,10 +182,10 @@ def _by_method_and_seed(scored: Sequence[ScoredPairs]) -> dict[Run, list[ScoredP
     steps = {run: [pairs.step for pairs in evaluated] for run, evaluated in runs.items()}
     for (method, seed), evaluated in steps.items():
         if len(set(evaluated)) < len(evaluated):
-            raise ValueError(f"{method}, seed {seed}: a step is evaluated twice in {evaluated}; give each step once")
+            raise InvalidInput(f"{method}, seed {seed}: a step is evaluated twice in {evaluated}; give each step once")
         expected = next(iter(steps.values()))
         if evaluated != expected:
-            raise ValueError(
+            raise InvalidInput(
                 f"{method}, seed {seed}: evaluated on steps {evaluated}, others on {expected}; only metrics "
                 f"over the same steps can be compared"
             )

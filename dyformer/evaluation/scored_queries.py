@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation.bootstrap import NodeResamples, node_resamples
 from dyformer.evaluation.fitting import checked_scores
@@ -126,7 +127,7 @@ def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueri
     num_pairs, rows = len(queries.pairs.source_S), []
     for method, seed, step, values in table.iter_rows():
         if (step, len(values)) != (queries.step, num_pairs):
-            raise ValueError(
+            raise InvalidInput(
                 f"{method}: {len(values)} scores of step {step}, expected {num_pairs} of step {queries.step}: they are "
                 f"of other queries; evaluate again"
             )
@@ -220,7 +221,9 @@ def ranks_of(scored: ScoredQueries, family: str) -> NDArray[np.float64]:
 def _same_queries(scored: Sequence[ScoredQueries]) -> RankingQueries:
     queries = scored[0].queries
     if any(method_scores.queries is not queries for method_scores in scored):
-        raise ValueError(f"step {queries.step}: methods were evaluated on other queries; evaluate all on the same ones")
+        raise InvalidInput(
+            f"step {queries.step}: methods were evaluated on other queries; evaluate all on the same ones"
+        )
     return queries
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embed, Embedder
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, fitted_vectors, model_steps
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, check_distinct, fit_forecast
@@ -99,7 +100,7 @@ class Model:
         """Give every node's vector: id, vector; on a log with two id spaces also side. Raises ValueError."""
         check_process()
         if self.vector_ND is None:
-            raise ValueError("this method scores pairs without vectors: fit one that has them, such as DyFormer")
+            raise InvalidInput("this method scores pairs without vectors: fit one that has them, such as DyFormer")
         vector = pl.Series("vector", self.vector_ND.astype(np.float32))
         return _with_sides(self.graph, self.graph.nodes.with_columns(vector))
 
@@ -149,7 +150,7 @@ class Model:
         k = whole("k", k, least=1)
         one_of("links", links, get_args(Links))
         if len(self.graph.nodes) > MAX_NODES:
-            raise ValueError(
+            raise InvalidInput(
                 f"{len(self.graph.nodes):,} nodes are too many to compare all pairs (up to {MAX_NODES:,}): use "
                 f"model.scores(pairs), or the command `dyformer run`, which chooses candidates"
             )
@@ -218,7 +219,7 @@ class Graph:
         unknown = list(dict.fromkeys(str(text) for text in texts if text not in numbers))
         if unknown:
             rest = f" and {len(unknown) - NUM_NAMED} more" if len(unknown) > NUM_NAMED else ""
-            raise ValueError(
+            raise InvalidInput(
                 f"unknown ids: {', '.join(unknown[:NUM_NAMED])}{rest}; the log has {len(side_nodes)} "
                 f"{'nodes' if len(side_nodes) == len(self.nodes) else ENDS[side] + 's'} by step {self.num_steps}"
             )
@@ -382,7 +383,9 @@ def fit(
     [(title, named)] = named_methods([method]).items()
     chosen = _with_settings(title, named, experiment, device, say)
     if step < 3:
-        raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
+        raise InvalidInput(
+            f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows"
+        )
     past = prepare_graph(dynamic, until=step, config=experiment.graph)
     sampled_steps(past, seed=seed)  # too few links are refused before any training
     if isinstance(chosen, _Training):
@@ -477,7 +480,7 @@ def evaluate(  # noqa: PLR0913 - what a comparison may vary
     }
     wrong = [title for title, method in named.items() if not chosen.evaluates(method)]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)}: the protocol {chosen.name!r} does not evaluate methods of this kind")
+        raise InvalidInput(f"{', '.join(wrong)}: the protocol {chosen.name!r} does not evaluate methods of this kind")
     log: Any = GraphLog(of=graph)  # it has all that the protocols IN_MEMORY read
     steps_text = None if steps is None else ",".join(map(str, several("steps", steps, least=0)))
     units = chosen_units(chosen, log, steps_text)
@@ -501,7 +504,9 @@ def _protocol(protocol: str | Protocol, ks: Sequence[int] | None) -> Protocol:
     if ks is None:
         return protocol if isinstance(protocol, Protocol) else protocol_of(protocol)
     if protocol != prequential.PROTOCOL.name:
-        raise ValueError(f'ks = {ks}: expected protocol="prequential", which alone ranks each link, found {protocol!r}')
+        raise InvalidInput(
+            f'ks = {ks}: expected protocol="prequential", which alone ranks each link, found {protocol!r}'
+        )
     return prequential.with_hits(ks)
 
 
@@ -551,7 +556,7 @@ def _with_settings(
     if isinstance(method, Variation):
         of_graph = [f"{name}={value}" for name, value in method.all_changes.items() if name.startswith("graph.")]
         if of_graph and method.changed(experiment).graph != experiment.graph:
-            raise ValueError(f"{title}: its {', '.join(of_graph)} would hold for all methods: write it in `settings`")
+            raise InvalidInput(f"{title}: its {', '.join(of_graph)} would hold for all methods: write it in `settings`")
         variation = replace(method, experiment=experiment)
         return _Training(title=title, variation=variation, device=device, say=say)
     return capped(method, experiment.max_epochs)
@@ -559,7 +564,7 @@ def _with_settings(
 
 def _check_graph(graph: object) -> None:
     if not isinstance(graph, Graph):
-        raise ValueError(f'expected a Graph, such as log.snapshots("7d"); found {type(graph).__name__}')
+        raise InvalidInput(f'expected a Graph, such as log.snapshots("7d"); found {type(graph).__name__}')
 
 
 def _written(title: str, epoch: Progress, until: int) -> str:
@@ -570,7 +575,7 @@ def _written(title: str, epoch: Progress, until: int) -> str:
 def _parts_of(model: Model) -> Parts:
     """Give what `_model_of` makes an equal model of. Raises ValueError for a user's own scorer."""
     if model.record is None:
-        raise ValueError(
+        raise InvalidInput(
             "a scorer of your own cannot be stored, because its code is not part of dyformer: expected a method of"
             " METHODS, or one with vectors (fit); store what it needs, and fit it again"
         )

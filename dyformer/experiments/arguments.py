@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import polars as pl
 
+from dyformer import DyformerError, InvalidInput
 from dyformer.extras import need
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.validation import whole_ids
@@ -21,7 +22,7 @@ ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also 
 _used_in: int | None = None  # the process that has used the API
 
 
-class ForkedProcess(RuntimeError):
+class ForkedProcess(DyformerError, RuntimeError):
     """A child made by fork uses the API after its parent did: threads of libraries are missing there, and it hangs."""
 
 
@@ -42,9 +43,9 @@ def check_process() -> None:
 def whole(name: str, value: object, *, least: int) -> int:
     """Give an argument as an integer; raises ValueError for any other value and for one below `least`."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ValueError(f"{name} = {value!r}: expected an integer from {least}, found {type(value).__name__}")
+        raise InvalidInput(f"{name} = {value!r}: expected an integer from {least}, found {type(value).__name__}")
     if (number := operator.index(value)) < least:
-        raise ValueError(f"{name} = {number}: expected an integer from {least}")
+        raise InvalidInput(f"{name} = {number}: expected an integer from {least}")
     return number
 
 
@@ -54,14 +55,14 @@ def several(name: str, value: object, *, least: int) -> list[int]:
         return [whole(name, value, least=least)]
     numbers = [whole(name, entry, least=least) for entry in value]
     if not numbers:
-        raise ValueError(f"{name} = []: expected one integer at least, from {least}")
+        raise InvalidInput(f"{name} = []: expected one integer at least, from {least}")
     return numbers
 
 
 def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     """Raise ValueError unless a value is one of the allowed ones."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(allowed)}")
+        raise InvalidInput(f"{name} = {value!r}: expected one of {', '.join(allowed)}")
 
 
 def texts(name: str, value: object) -> list[str]:
@@ -72,7 +73,7 @@ def texts(name: str, value: object) -> list[str]:
         or isinstance(values, bytes)
         or not all(isinstance(text, str) for text in values)
     ):
-        raise ValueError(f'{name} = {value!r}: expected texts such as ["1d"], found {type(value).__name__}')
+        raise InvalidInput(f'{name} = {value!r}: expected texts such as ["1d"], found {type(value).__name__}')
     return list(values)
 
 
@@ -82,7 +83,7 @@ def settings_of(value: object) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         kind = type(value).__name__
-        raise ValueError(f'settings: expected a dictionary such as {{"model.num_layers": 4}}, found {kind} {value!r}')
+        raise InvalidInput(f'settings: expected a dictionary such as {{"model.num_layers": 4}}, found {kind} {value!r}')
     return dict(value)
 
 
@@ -96,9 +97,9 @@ def check_device(device: object) -> None:
     try:
         parsed = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f'device = {device!r}: expected "cpu", "cuda" or "cuda:1"') from error
+        raise InvalidInput(f'device = {device!r}: expected "cpu", "cuda" or "cuda:1"') from error
     if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f'device = {device!r}: this machine has {torch.cuda.device_count()} GPUs; pass device="cpu"')
+        raise InvalidInput(f'device = {device!r}: this machine has {torch.cuda.device_count()} GPUs; pass device="cpu"')
 
 
 def reported(progress: object) -> Callable[[str], None]:
@@ -106,7 +107,7 @@ def reported(progress: object) -> Callable[[str], None]:
     if progress is None:
         return lambda text: None
     if not isinstance(progress, Callable):
-        raise ValueError(f"progress = {progress!r}: expected a function of one text, such as print, or None")
+        raise InvalidInput(f"progress = {progress!r}: expected a function of one text, such as print, or None")
     return progress
 
 
@@ -123,7 +124,7 @@ def id_texts(ids: object) -> pl.Series:
     """Give ids as texts; raises ValueError for what is neither an id nor several of them."""
     single = isinstance(ids, str | int | np.integer) and not isinstance(ids, bool)
     if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
-        raise ValueError(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
+        raise InvalidInput(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
     texts = [str(number) for number in ([ids] if single else ids)]  # pyright: ignore[reportGeneralTypeIssues]
     return as_read(pl.Series(texts, dtype=pl.String))
 
@@ -141,18 +142,18 @@ def stripped(ids: pl.Series) -> pl.Series:
 def pair_frame(pairs: Any) -> pl.DataFrame:
     """Give pairs of ids, a frame or a sequence, as texts in the columns of ENDS; raises ValueError for others."""
     if isinstance(pairs, str | bytes) or not (isinstance(pairs, Sequence) or hasattr(pairs, "columns")):
-        raise ValueError(
+        raise InvalidInput(
             f"expected pairs such as [(source, target)], or a frame with these columns; found {type(pairs).__name__}"
         )
     if isinstance(pairs, Sequence):
         wrong = [pair for pair in pairs if isinstance(pair, str) or not (isinstance(pair, Sequence) and len(pair) == 2)]
         if wrong:
-            raise ValueError(f"expected pairs such as [(source, target)]; found {wrong[0]!r}")
+            raise InvalidInput(f"expected pairs such as [(source, target)]; found {wrong[0]!r}")
         columns = {end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)}
         return pl.DataFrame({end: as_read(pl.Series(ids, dtype=pl.String)) for end, ids in columns.items()})
     missing = [end for end in ENDS if end not in pairs.columns]
     if missing:
-        raise ValueError(f"no column {' and '.join(missing)} among {list(pairs.columns)}: expected source and target")
+        raise InvalidInput(f"no column {' and '.join(missing)} among {list(pairs.columns)}: expected source and target")
     return pl.DataFrame({end: as_read(pl.Series(pairs[end].to_list(), strict=False)) for end in ENDS})
 
 

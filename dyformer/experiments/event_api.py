@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.experiments.api import Log, read_log
 from dyformer.experiments.arguments import check_process, reported, stripped, texts, whole
 from dyformer.experiments.saved_models import Parts, read_model, write_model
@@ -98,7 +99,7 @@ class EventModel:
         self._check_ids([*named.sources, *named.targets])
         if len(named) and newest is not None and named.times[0] < newest:
             times = pl.Series([newest, named.times[0]], dtype=pl.Int64).cast(log.events.schema["time"])
-            raise ValueError(
+            raise InvalidInput(
                 f"expected events from {times[0]} on, the time of the newest so far; got one of {times[1]}"
             )
         self._ranking.observe(named)
@@ -113,7 +114,7 @@ class EventModel:
                     return log
         time = columns.get("time", "time")
         first = next(iter(frame[list(frame.columns)[time] if isinstance(time, int) else time]))
-        raise ValueError(f"the time {first!r}: expected times as the log has them, {expected_times(unit)}")
+        raise InvalidInput(f"the time {first!r}: expected times as the log has them, {expected_times(unit)}")
 
     def _check_ids(self, ids: list[str]) -> None:
         """Raise ValueError for ids of another type than those of the log, which no ranking could give back."""
@@ -121,7 +122,7 @@ class EventModel:
             names = pl.Series(ids, dtype=pl.String)
             wrong = names.filter(names.cast(self._ids, strict=False).cast(pl.String).ne_missing(names))
             if len(wrong):
-                raise ValueError(f"expected integer ids, as the log has; got {wrong[0]!r}")
+                raise InvalidInput(f"expected integer ids, as the log has; got {wrong[0]!r}")
 
     def rank(
         self, source: Any, *, at: "datetime | str | int | None" = None, k: int = 10, horizon: str | None = None
@@ -145,19 +146,21 @@ class EventModel:
         """
         check_process()
         if isinstance(source, bool) or not isinstance(source, str | int | np.integer):
-            raise ValueError(f"source = {source!r}: expected an id, found {type(source).__name__}")
+            raise InvalidInput(f"source = {source!r}: expected an id, found {type(source).__name__}")
         [name] = stripped(pl.Series([str(source)]))
         self._check_ids([name])
         check_id("source", name)
         unit, newest = self._plan.time_unit, self._ranking.newest_time
         moment = None if at is None else _moment(at, unit)
         if moment is not None and newest is not None and moment <= newest:
-            raise ValueError(
+            raise InvalidInput(
                 f"at = {at!r}: expected a time after that of the newest event, {written_moment(newest, unit)}"
             )
         if horizon is not None and horizon not in self._horizons:
             fitted = ", ".join(map(repr, self._horizons)) or "none"
-            raise ValueError(f"horizon = {horizon!r}: expected one that was fitted ({fitted}); give `horizons` to fit")
+            raise InvalidInput(
+                f"horizon = {horizon!r}: expected one that was fitted ({fitted}); give `horizons` to fit"
+            )
         chosen = None if horizon is None else self._horizons[horizon]
         ranking = self._ranking.rank(name, at=moment, k=whole("k", k, least=1), horizon=chosen)
         columns = {
@@ -210,7 +213,7 @@ def fit_events(
     """
     check_process()
     if not isinstance(log, Log):
-        raise ValueError(f"expected a Log, as read_log gives; found {type(log).__name__}")
+        raise InvalidInput(f"expected a Log, as read_log gives; found {type(log).__name__}")
     seed = whole("seed", seed, least=0)
     say = reported(progress)
     events, plan = NamedEvents.from_table(log.events), log.plan
@@ -261,4 +264,4 @@ def _moment(at: "datetime | str | int", unit: TimeUnit) -> int:
     try:
         return read_moment(at.isoformat() if isinstance(at, datetime) else at, unit)
     except UnreadableMoment as error:
-        raise ValueError(f"at = {at!r}: {error}") from None
+        raise InvalidInput(f"at = {at!r}: {error}") from None

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from dyformer import InvalidInput
 from dyformer.baselines.activity import Activity, ActivityRegression
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency, Popularity
@@ -96,7 +97,7 @@ Of the paper's ranges these are the values taken: 8 heads, 2 layers, width 128, 
 Method = Embedder | Scorer
 
 
-class MethodFailed(ValueError):
+class MethodFailed(InvalidInput):
     """A user's own method raised an error, or gave what cannot be used."""
 
 
@@ -447,7 +448,7 @@ def checked_method(name: str, found: Any, kinds: tuple[type, ...] = USUAL_KINDS)
 def named_methods(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:
     """Give methods by title, from titles of METHODS, objects, a mapping, or None (default ones). Raises ValueError."""
     if isinstance(methods, Mapping | list | tuple | set | frozenset) and not methods:
-        raise ValueError(f'methods = {methods!r}: expected one method at least, such as "L3"')
+        raise InvalidInput(f'methods = {methods!r}: expected one method at least, such as "L3"')
     if methods is None or isinstance(methods, Mapping):
         chosen = default_methods() if methods is None else methods
         return {title: checked_method(title, method) for title, method in chosen.items()}
@@ -459,7 +460,9 @@ def named_methods(methods: "Sequence[str | Method] | Mapping[str, Method] | None
         method = METHODS[name] if isinstance(entry, str) else checked_method(name, entry)
         title = next((title for title, usual_method in METHODS.items() if usual_method is method), name)
         if title in named:
-            raise ValueError(f"two methods have the title {title!r}: give a mapping from titles of your own to methods")
+            raise InvalidInput(
+                f"two methods have the title {title!r}: give a mapping from titles of your own to methods"
+            )
         named[title] = method
     return named
 
@@ -506,7 +509,7 @@ READ = ("graph", "model", "pretrain", "finetune", "warm_start", "max_epochs")
 """Parts of the settings that a benchmark reads; the others are of retrainings."""
 
 
-class NoEffect(ValueError):
+class NoEffect(InvalidInput):
     """A changed setting that changes no score."""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.planted import NUM_RECENT, PLANTED, PlantedLog, planted_groups, planted_rows
@@ -74,7 +75,7 @@ def _planted(graph: PreparedGraph) -> tuple[PlantedLog, NDArray[np.int64]]:
         number_RX = np.argsort(order_N)[number_R].reshape(row_RX.shape)
         if np.array_equal(number_RX, np.column_stack([past.source_R, past.target_R])):
             return planted, node_N[order_N]
-    raise ValueError(f"the history is not that of a planted log: expected one of {', '.join(PLANTED)}")
+    raise InvalidInput(f"the history is not that of a planted log: expected one of {', '.join(PLANTED)}")
 
 
 def _latest(graph: PreparedGraph) -> dict[int, list[int]]:

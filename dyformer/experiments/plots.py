@@ -18,6 +18,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dyformer import InvalidInput
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.sampling.ranking_queries import FAMILIES
@@ -224,7 +225,7 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
     """
     came = rows.filter(pl.col("fraction") > 0)
     if came.is_empty():
-        raise ValueError("there is no reliability to draw: no pair of any bin came")
+        raise InvalidInput("there is no reliability to draw: no pair of any bin came")
     figure, axes = empty_axes(6.4, 5.0)
     ours = rows.filter(~pl.col("is_baseline"))["method"].unique(maintain_order=True).to_list()
     least = min(came["probability"].min(), came["fraction"].min())  # pyright: ignore[reportArgumentType]
@@ -314,7 +315,7 @@ def loss_curve(losses: pl.DataFrame) -> Figure:
     Raises ValueError without a row.
     """
     if losses.is_empty():
-        raise ValueError("there is no loss to draw: expected rows of stage, epoch, loss")
+        raise InvalidInput("there is no loss to draw: expected rows of stage, epoch, loss")
     stages = losses["stage"].unique(maintain_order=True).to_list()
     figure = Figure(figsize=(5.2 * len(stages) + 0.6, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
@@ -351,7 +352,7 @@ def _rows(metrics: pl.DataFrame, metric: str, slice_name: str, family: str) -> p
 def _not_empty(rows: pl.DataFrame, metrics: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
     if rows.is_empty():
         names, slices = metrics["metric"].unique().sort().to_list(), metrics["slice"].unique().sort().to_list()
-        raise ValueError(f"no value of {metric}, slice {slice_name}; there are metrics {names} and slices {slices}")
+        raise InvalidInput(f"no value of {metric}, slice {slice_name}; there are metrics {names} and slices {slices}")
     return rows
 
 

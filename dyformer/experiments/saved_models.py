@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from dyformer import InvalidInput
+
 FORMAT = 3
 RECORD, ARRAYS = "model.json", "arrays.safetensors"
 PART = ".part-"  # at the beginning of the name of a folder with what is being written
@@ -32,7 +34,7 @@ def write_model(folder: Path, kind: Kind, parts: Parts) -> None:
     present = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     others = [name for name in present if not name.startswith(PART)]  # than those that a killed process left
     if others and RECORD not in present:
-        raise ValueError(f"{folder} has other files ({', '.join(others[:3])}): name a new folder, or that of a model")
+        raise InvalidInput(f"{folder} has other files ({', '.join(others[:3])}): name a new folder, or that of a model")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=PART, dir=folder) as part:
         for name, table in tables.items():
@@ -50,13 +52,15 @@ def read_model(folder: Path, kind: Kind) -> Parts:
     try:
         saved = json.loads((folder / RECORD).read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} has no readable {RECORD}: expected a folder that model.save wrote") from error
+        raise InvalidInput(f"{folder} has no readable {RECORD}: expected a folder that model.save wrote") from error
     if saved.get("format") != FORMAT:
-        raise ValueError(f"{folder} has a model of format {saved.get('format')!r}, expected {FORMAT}: fit it again")
+        raise InvalidInput(f"{folder} has a model of format {saved.get('format')!r}, expected {FORMAT}: fit it again")
     if saved["kind"] != kind:
-        raise ValueError(f"{folder} has a model of {saved['kind']}: read it by {LOADERS[saved['kind']]}")
+        raise InvalidInput(f"{folder} has a model of {saved['kind']}: read it by {LOADERS[saved['kind']]}")
     try:
         tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in saved["tables"]}
         return saved["record"], tables, load_file(folder / ARRAYS)
     except (OSError, pl.exceptions.PolarsError, SafetensorError) as error:
-        raise ValueError(f"{folder} is not whole ({str(error).partition(chr(10))[0]}): save the model again") from error
+        raise InvalidInput(
+            f"{folder} is not whole ({str(error).partition(chr(10))[0]}): save the model again"
+        ) from error

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
+from dyformer import InvalidInput
 from dyformer.evaluation.config import DriftConfig, PromotionConfig
 from dyformer.graphs.config import STRICT, GraphConfig
 from dyformer.model.config import ModelConfig
@@ -45,11 +46,11 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 NUM_NEAR = 3  # names of settings in the error of a misspelt one
 
 
-class UnknownSetting(ValueError):
+class UnknownSetting(InvalidInput):
     """A setting of this name does not exist."""
 
 
-class OldSettings(ValueError):
+class OldSettings(InvalidInput):
     """Stored settings that this version does not have."""
 
 
@@ -100,7 +101,7 @@ class Experiment:
     def check_lags(self) -> "Experiment":
         """Raise ValueError for a warm start of models with different numbers of lags."""
         if self.warm_start is not None and self.graph.history_window is None:
-            raise ValueError(
+            raise InvalidInput(
                 f"warm_start={self.warm_start} needs models of equal shape, but with graph.history_window=none each "
                 f"step adds a lag: set graph.history_window to a number, or warm_start=none"
             )
@@ -110,7 +111,7 @@ class Experiment:
     def check_hops(self) -> "Experiment":
         """Raise ValueError for a limit of the attention among distances that count as equal."""
         if self.model.max_hops is not None and self.model.max_hops >= self.graph.max_distance:
-            raise ValueError(
+            raise InvalidInput(
                 f"model.max_hops={self.model.max_hops} is not less than graph.max_distance={self.graph.max_distance}, "
                 f"from which on all distances count as equal: set a larger graph.max_distance, or model.max_hops=none"
             )
@@ -119,7 +120,7 @@ class Experiment:
     def check_interactions(self) -> "Experiment":
         """Give the experiment, for what reads interactions. Raises ValueError with noise, which leaves none."""
         if self.graph.noise > 0:
-            raise ValueError(
+            raise InvalidInput(
                 f"graph.noise={self.graph.noise} changes the edges of snapshots, which then have no interactions, and "
                 "only the benchmark of the paper's protocol does without: leave graph.noise out"
             )
@@ -154,7 +155,7 @@ class Experiment:
                 fresh = _replaced(fresh, "", {part: after})
             elif inner and part not in whole:
                 names = ", ".join(f"{part}.{name}" for name in inner)
-                raise ValueError(
+                raise InvalidInput(
                     f"{names}: this experiment has no {part}, so that it would have no effect; set {part}=default"
                     " first, or leave it out"
                 )
@@ -235,12 +236,12 @@ def _replaced(owner: Part, prefix: str, values: dict[str, Any]) -> Part:
     except ValidationError as error:
         fault = error.errors()[0]
     if not fault["loc"]:  # a rule over several fields
-        raise ValueError(str(fault.get("ctx", {}).get("error", fault["msg"])))
+        raise InvalidInput(str(fault.get("ctx", {}).get("error", fault["msg"])))
     name, value = str(fault["loc"][0]), fault["input"]
     field = _fields(type(owner))[name]
     if fault["type"] in ("greater_than_equal", "less_than_equal"):
-        raise ValueError(f"{prefix}{name}: expected {_limits(field)}, got {value}")
-    raise ValueError(f"{prefix}{name}: expected {_kind(field)}, got {value!r} ({type(value).__name__})")
+        raise InvalidInput(f"{prefix}{name}: expected {_limits(field)}, got {value}")
+    raise InvalidInput(f"{prefix}{name}: expected {_kind(field)}, got {value!r} ({type(value).__name__})")
 
 
 def _unknown(name: str) -> UnknownSetting:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from dyformer import InvalidInput
+
 WRITTEN = ("METHODS", "VARIATIONS", "EVENT_METHODS")  # dictionaries of methods.py, by title
 OF_NODES = ("NODE_METHODS",)  # those of the protocols with labels, whose titles begin as others of WRITTEN do
 
 
-class UnknownMethod(ValueError):
+class UnknownMethod(InvalidInput):
     """A name that is neither an entry of METHODS nor a user's own method."""
 
 

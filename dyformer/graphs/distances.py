@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.hub_first_graph import HubFirstGraph, hub_first_graph
 from dyformer.graphs.kernels.bfs import (
     NUM_WORDS,
@@ -56,7 +57,7 @@ def distance_block(
     Raises ValueError for a `max_distance` outside 1 to 255.
     """
     if not 1 <= max_distance <= 255:
-        raise ValueError(f"max_distance = {max_distance}: expected 1 to 255")
+        raise InvalidInput(f"max_distance = {max_distance}: expected 1 to 255")
     graph = hub_first_graph(union)
     row_G, column_C = graph.number_N[rows_G], graph.number_N[columns_C]
     if _effort(graph, row_G) < _effort(graph, column_C):
@@ -238,7 +239,7 @@ def distance_table(union: TemporalUnionGraph, *, max_distance: int) -> pl.DataFr
     Raises ValueError for graphs of more than MAX_TABLE_NODES nodes.
     """
     if union.num_nodes > MAX_TABLE_NODES:
-        raise ValueError(f"{union.num_nodes} nodes are too many for a distance table (up to {MAX_TABLE_NODES})")
+        raise InvalidInput(f"{union.num_nodes} nodes are too many for a distance table (up to {MAX_TABLE_NODES})")
     node_N = np.arange(union.num_nodes)
     blocks = []
     for start in range(0, union.num_nodes, TABLE_ROWS):

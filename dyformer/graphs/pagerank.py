@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dyformer import InvalidInput
 from dyformer.graphs.hub_first_graph import hub_first_graph
 from dyformer.graphs.kernels import pagerank as kernels
 from dyformer.graphs.union_graph import TemporalUnionGraph
@@ -81,12 +82,12 @@ def joint_scores(union: TemporalUnionGraph, targets_G: Int64s, *, teleport: floa
 def _check_joint(targets_G: Int64s, teleport: float) -> None:
     _check_teleport(teleport)
     if not len(targets_G):
-        raise ValueError("joint PageRank needs at least one target")
+        raise InvalidInput("joint PageRank needs at least one target")
 
 
 def _check_teleport(teleport: float) -> None:
     if not 0 < teleport < 1:
-        raise ValueError(f"teleport = {teleport}: expected a probability between 0 and 1")
+        raise InvalidInput(f"teleport = {teleport}: expected a probability between 0 and 1")
 
 
 def joint_context(
@@ -214,7 +215,7 @@ def pagerank_rows(union: TemporalUnionGraph, node_A: Int64s, *, top_k: int, tele
     """
     _check_teleport(teleport)
     if top_k < 1:
-        raise ValueError(f"top_k = {top_k}: expected at least 1")
+        raise InvalidInput(f"top_k = {top_k}: expected at least 1")
     top_k, row_R = min(top_k, union.num_nodes), np.flatnonzero(union.degree[node_A] > 0)
     best_AK, score_AK = np.zeros((len(node_A), top_k), dtype=np.int64), np.zeros((len(node_A), top_k))
     num_best_A = np.zeros(len(node_A), dtype=np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.interactions import Interactions, positions
 from dyformer.graphs.windows import Windows, split_windows, time_order
 from dyformer.logs.time_windows import TimeUnit, Window
@@ -19,7 +20,7 @@ from dyformer.logs.time_windows import TimeUnit, Window
 FIRST_EVALUATED_STEP = 3  # so that training has at least two steps
 
 
-class StepOutOfRange(ValueError):
+class StepOutOfRange(InvalidInput):
     """A step that the snapshots do not have, or that has too short a history."""
 
 
@@ -127,7 +128,7 @@ def interactions_in(
 def interactions_of(graph: DynamicGraph) -> Interactions:
     """Give the interactions of a graph. Raises ValueError where it was read without them."""
     if graph.interactions is None:
-        raise ValueError(
+        raise InvalidInput(
             "the graph has snapshots alone, and features in continuous time need its interactions: make it with "
             "build_snapshots, or read it from the store with interactions=True; a history with `graph.noise` has none"
         )
@@ -191,7 +192,7 @@ def prefix(graph: DynamicGraph, until: int) -> DynamicGraph:
     Raises ValueError for a step that the graph does not have.
     """
     if not 1 <= until <= graph.num_steps:
-        raise ValueError(f"step {until} is out of range: expected a step from 1 to {graph.num_steps}")
+        raise InvalidInput(f"step {until} is out of range: expected a step from 1 to {graph.num_steps}")
     snapshots, interactions = graph.snapshots[:until], graph.interactions
     num_nodes = snapshots[-1].num_nodes
     return DynamicGraph(
@@ -281,7 +282,7 @@ def from_tables(tables: dict[str, pl.DataFrame]) -> DynamicGraph:
     """Read the tables of `to_tables`, in any order of rows. Raises ValueError where one is missing."""
     missing = {"edges", "steps", "nodes"} - tables.keys()
     if missing:
-        raise ValueError(f"tables of a graph: expected edges, steps and nodes; missing {', '.join(sorted(missing))}")
+        raise InvalidInput(f"tables of a graph: expected edges, steps and nodes; missing {', '.join(sorted(missing))}")
     edges = tables["edges"].sort("step", "source", "target")
     steps, nodes = tables["steps"].sort("step"), tables["nodes"].sort("node")
     column = {name: edges[name].to_numpy() for name in ("step", "source", "target", "weight")}

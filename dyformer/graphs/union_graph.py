@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dyformer import InvalidInput
 from dyformer.graphs.kernels.union import (
     chosen_rows,
     connected_pairs,
@@ -98,12 +99,14 @@ def build_union_graph(
     ValueError where `until` is not a step of the graph, the window has no step, or keys would be too long.
     """
     if not 1 <= until <= graph.num_steps:
-        raise ValueError(f"until = {until}: expected one of the graph's steps 1 to {graph.num_steps}")
+        raise InvalidInput(f"until = {until}: expected one of the graph's steps 1 to {graph.num_steps}")
     first_step = first_step_of(until, window)
     num_nodes = graph.snapshots[until - 1].num_nodes
     node_bits, lag_bits = num_nodes.bit_length(), (until - first_step).bit_length()
     if 2 * node_bits + lag_bits > KEY_BITS:
-        raise ValueError(f"{num_nodes} nodes at {until - first_step + 1} steps are too many to unite: choose a window")
+        raise InvalidInput(
+            f"{num_nodes} nodes at {until - first_step + 1} steps are too many to unite: choose a window"
+        )
     snapshots = [snapshot for snapshot in graph.snapshots[first_step - 1 : until] if snapshot.step != hidden_step]
     key_A = _keys(snapshots, until, node_bits, lag_bits)
     key_A.sort()
@@ -130,7 +133,7 @@ def part_of_union(
     Raises ValueError where `until` is not a step of the union.
     """
     if not union.first_step <= until <= union.until:
-        raise ValueError(f"until = {until}: expected one of the union's steps {union.first_step} to {union.until}")
+        raise InvalidInput(f"until = {until}: expected one of the union's steps {union.first_step} to {union.until}")
     num_newer, num_lags = union.until - until, until - union.first_step + 1
     is_seen_T = np.zeros(union.presence_EW.shape[1] * LAGS_PER_WORD, dtype=np.bool_)
     is_seen_T[num_newer : num_newer + num_lags] = True
@@ -153,7 +156,7 @@ def part_of_union(
 def first_step_of(until: int, window: int | None) -> int:
     """Give the first step of the window that ends with `until`. Raises ValueError for a window without a step."""
     if window is not None and window < 1:
-        raise ValueError(f"a history window of {window} steps: expected at least 1, or none for the whole history")
+        raise InvalidInput(f"a history window of {window} steps: expected at least 1, or none for the whole history")
     return 1 if window is None else max(1, until - window + 1)
 
 

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from dyformer import InvalidInput
 from dyformer.logs.time_windows import TimeUnit, Window
 
 OWN_LOG_WINDOW = Window(rule="equal_count", count=12)
@@ -174,7 +175,7 @@ def dataset_named(name: str, stored: Iterable[str] = ()) -> Dataset:
     if name not in DATASETS:
         names = list(dict.fromkeys([*DATASETS, *sorted(stored)]))
         near = difflib.get_close_matches(name, names, n=1)
-        raise ValueError(
+        raise InvalidInput(
             f"no known dataset is called {name!r}{f', did you mean {near[0]!r}?' if near else ''};"
             f" known: {', '.join(names)}. For your own log, pass its file: dyformer run {name} --log FILE"
         )

@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.logs.delimited import delimited_rows
 from dyformer.logs.far_times import far_bounds, order_positions, quarantined_events
 from dyformer.logs.ids import compact, united
@@ -211,7 +212,7 @@ def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float,
     `row_name` is that of the plan by which they were read.
     """
     if not 0 <= max_fraction <= 1:
-        raise ValueError(f"the fraction of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_fraction}")
+        raise InvalidInput(f"the fraction of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_fraction}")
     if quarantine.height > max_fraction * num_read:
         remedy = (
             "Repair the log, or allow more with `max_bad`" if max_fraction else "Repair these rows, or leave them out"

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.logs.lines import BLANK, text_blocks
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import RawFile
@@ -14,7 +15,7 @@ from dyformer.logs.raw_file import RawFile
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')
 
 
-class BadRecord(ValueError):
+class BadRecord(InvalidInput):
     """A line that is no usable JSON object; the message is the reason."""
 
 

@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit
 from dyformer.logs.validation import FIRST_CLOCK_TIME, LAST_CLOCK_TIME, OUT_OF_RANGE, read_times
 
@@ -17,7 +18,7 @@ USUAL_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?(?:Z|[+-]\d\
 """Dates that Python reads as `validation` does, and a thousand times as fast."""
 
 
-class UnreadableMoment(ValueError):
+class UnreadableMoment(InvalidInput):
     """A time that does not fit those of the log."""
 
 

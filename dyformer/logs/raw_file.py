@@ -8,13 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dyformer import InvalidInput
 from dyformer.logs.limits import ReadLimits
 
 PARQUET_MAGIC = b"PAR1"
 HELD_BYTES = 1 << 26  # of a Parquet file that cannot be read in place: more of it goes to a temporary file
 
 
-class LogError(ValueError):
+class LogError(InvalidInput):
     """A log that cannot be read as it is; the message names the file, the line and the remedy."""
 
 

@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 from zoneinfo import available_timezones
 
+from dyformer import InvalidInput
+
 TimeUnit = Literal["s", "ms", "us", "ns", "iso", "day-first", "month-first", "step"]
 """How a log writes its times: counts since the epoch (fractions allowed), ISO 8601, dates such as 31/12/2024 23:59 or
 12/31/2024 23:59, or an integer step."""
@@ -34,7 +36,7 @@ IF_SECONDS = (
 """Advice for a clock window on integer steps."""
 
 
-class WindowError(ValueError):
+class WindowError(InvalidInput):
     """A window rule that cannot be understood or does not fit the log."""
 
 

@@ -6,6 +6,7 @@ from typing import get_args
 
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.time_windows import TimeUnit
 
@@ -144,7 +145,7 @@ def read_times(text: pl.Series, unit: TimeUnit, *, since_epoch: bool = False) ->
     because they are of another unit than the others, or placeholders.
     """
     if unit not in get_args(TimeUnit):
-        raise ValueError(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
+        raise InvalidInput(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
     if text.dtype.is_temporal():
         return _clock_values(text, unit)
     if unit == "iso":

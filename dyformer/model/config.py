@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from dyformer import InvalidInput
 from dyformer.graphs.config import STRICT
 
 Inputs = Literal["id+structure", "id", "structure"]
@@ -97,7 +98,7 @@ class ModelConfig:
     def check_id_width(self) -> "ModelConfig":
         """Raise ValueError for id embeddings of the whole width that leave none to other parts of a vector."""
         if self.id_width == self.width and (self.inputs, self.output) != ("id", "plain"):
-            raise ValueError(
+            raise InvalidInput(
                 f"model.id_fraction={self.id_fraction} leaves no width for structural features or the layers' output: "
                 f"set model.inputs=id and model.output=plain, or a smaller fraction"
             )
@@ -108,14 +109,14 @@ class ModelConfig:
         """Raise ValueError for a limited distance where targets and context are two towers."""
         # A node always attends to itself, which a target cannot do where it attends to its context alone.
         if self.max_hops is not None and self.towers != "one":
-            raise ValueError(f"model.max_hops={self.max_hops} needs one tower: set model.towers=one")
+            raise InvalidInput(f"model.max_hops={self.max_hops} needs one tower: set model.towers=one")
         return self
 
     @model_validator(mode="after")
     def check_heads(self) -> "ModelConfig":
         """Raise ValueError for a width that the heads cannot divide."""
         if self.width % self.num_heads:
-            raise ValueError(
+            raise InvalidInput(
                 f"model.width must be a multiple of model.num_heads; got {self.width} and {self.num_heads}"
             )
         return self

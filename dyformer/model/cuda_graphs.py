@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dyformer import DyformerError
+
 WARM_UP = 3  # calls before a recording, in which libraries choose their kernels and take their memory
 CUDA_GRAPHS = "DYFORMER_CUDA_GRAPHS"
 _ONE_AT_A_TIME = threading.Lock()
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-class RecordingFailed(RuntimeError):
+class RecordingFailed(DyformerError, RuntimeError):
     """A GPU's kernels could not be recorded."""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -18,7 +19,7 @@ TRAIN_FRACTION = 0.2
 VALIDATION_FRACTION = 0.2
 
 
-class TooFewLinks(ValueError):
+class TooFewLinks(InvalidInput):
     """A step has too few pairs to fit a decoder on some and evaluate it on the others."""
 
 
@@ -122,7 +123,7 @@ def known_edges(snapshot: Snapshot, num_nodes: int) -> Pairs:
 def nodes_known_before(graph: DynamicGraph, step: int) -> int:
     """Count the nodes of the steps before `step`. Raises ValueError unless 2 <= step <= T."""
     if not 2 <= step <= graph.num_steps:
-        raise ValueError(
+        raise InvalidInput(
             f"step {step} cannot be predicted: expected a step from 2 to {graph.num_steps}, the last of the graph"
         )
     return graph.snapshots[step - 2].num_nodes
@@ -138,7 +139,9 @@ def sample_negatives(num_nodes: int, positives: Pairs, num: int, generator: np.r
     num_pairs = num_nodes * (num_nodes - 1) // 2
     num_negatives = num_pairs - len(positive_key_E)
     if num > num_negatives:
-        raise ValueError(f"{num} negative pairs wanted, but {num_nodes} nodes have only {num_negatives}: choose fewer")
+        raise InvalidInput(
+            f"{num} negative pairs wanted, but {num_nodes} nodes have only {num_negatives}: choose fewer"
+        )
     # Rejection is slow where most pairs are positive or wanted; a list of all negatives is short enough there.
     if 2 * num > num_negatives or 4 * num_negatives < num_pairs:
         key_P = generator.permutation(_negative_keys(num_nodes, positive_key_E))[:num]

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.sampling.pairs import Pairs, distinct, is_among, nodes_known_before, pair_keys
 
@@ -298,9 +299,9 @@ def _chosen(num_links: int, max_queries: int, *, seed: list[int]) -> NDArray[np.
 def _check(num_per_family: int, families: Sequence[str]) -> None:
     unknown = [name for name in families if name not in FAMILIES]
     if unknown or not families:
-        raise ValueError(f"families {', '.join(unknown) or 'none'}: expected some of {', '.join(FAMILIES)}")
+        raise InvalidInput(f"families {', '.join(unknown) or 'none'}: expected some of {', '.join(FAMILIES)}")
     if num_per_family < 1:
-        raise ValueError(f"{num_per_family} candidates of each family: expected at least 1")
+        raise InvalidInput(f"{num_per_family} candidates of each family: expected at least 1")
 
 
 def step_pairs(graph: DynamicGraph, step: int) -> Pairs:

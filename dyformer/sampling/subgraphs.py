@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dyformer import InvalidInput
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
 from dyformer.graphs.hub_first_graph import with_own_numbers
@@ -170,10 +171,10 @@ def as_of_graph(
     where no step of the history would stay visible.
     """
     if not 1 <= until <= graph.until:
-        raise ValueError(f"the graph is prepared for steps 1 to {graph.until}; it cannot be given as of step {until}")
+        raise InvalidInput(f"the graph is prepared for steps 1 to {graph.until}; it cannot be given as of step {until}")
     visible_T = _visible_lags(num_lags(graph), until, hidden_step)
     if not visible_T.any():
-        raise ValueError(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
+        raise InvalidInput(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
     num_nodes = graph.history.snapshots[until - 1].num_nodes
     union = _visible_union(graph, until, hidden_step)
     if is_brief and _is_large(union):

@@ -12,6 +12,7 @@ from scipy.special import expit
 from scipy.special import logit as logit_of
 from threadpoolctl import threadpool_limits
 
+from dyformer import InvalidInput
 from dyformer.scoring.metrics import auc
 
 Examples = tuple[NDArray[np.floating], NDArray[np.bool_]]
@@ -96,7 +97,7 @@ def row_products(inputs_PF: NDArray[np.floating], slope_F: NDArray[np.float64]) 
 def logit(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
     """Give the log-odds [P] that each pair is positive."""
     if inputs_PF.shape[1] != len(decoder.mean_F):
-        raise ValueError(f"the decoder reads {len(decoder.mean_F)} inputs of a pair, found {inputs_PF.shape[1]}")
+        raise InvalidInput(f"the decoder reads {len(decoder.mean_F)} inputs of a pair, found {inputs_PF.shape[1]}")
     slope_F, offset = slopes(decoder)
     return row_products(inputs_PF, slope_F) + offset
 
@@ -138,6 +139,6 @@ def _fits(
 
 def _check(inputs_PF: NDArray[np.floating], positive_P: NDArray[np.bool_]) -> None:
     if positive_P.all() or not positive_P.any():
-        raise ValueError(f"expected positive and negative pairs to fit on: all {len(positive_P)} are of one kind")
+        raise InvalidInput(f"expected positive and negative pairs to fit on: all {len(positive_P)} are of one kind")
     if not np.isfinite(inputs_PF).all():
-        raise ValueError("expected finite decoder inputs: some vector or pair feature is NaN or infinite")
+        raise InvalidInput("expected finite decoder inputs: some vector or pair feature is NaN or infinite")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from dyformer import InvalidInput
 from dyformer.extras import need_openmp
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
@@ -180,7 +181,7 @@ VALIDATION_FROM = 0.85  # quantile of the times at which the later part begins
 FEWEST_EVENTS = 20
 
 
-class TooFewPastEvents(ValueError):
+class TooFewPastEvents(InvalidInput):
     """A log whose events or times are too few to fit on."""
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.streams.event_log import EventLog, EventQueries
 
 
@@ -63,7 +64,7 @@ def event_ranks(
         rank_Q[block] = _block_ranks(_checked(score_nC, log, queries, block), log, queries, chosen, block)
         first = block.stop
     if first != len(queries):
-        raise ValueError(f"found scores of {first} queries: expected those of all {len(queries)}")
+        raise InvalidInput(f"found scores of {first} queries: expected those of all {len(queries)}")
     return rank_Q
 
 
@@ -72,12 +73,12 @@ def _checked(
 ) -> NDArray[np.floating]:
     num_candidates = log.num_targets if queries.candidate_QC is None else queries.candidate_QC.shape[1]
     if np.ndim(score_nC) != 2 or score_nC.shape[1] != num_candidates or block.stop > len(queries):
-        raise ValueError(
+        raise InvalidInput(
             f"found scores of shape {np.shape(score_nC)} from query {block.start} on: expected rows of "
             f"{num_candidates} scores, for {len(queries)} queries in all"
         )
     if np.isnan(score_nC).any():
-        raise ValueError(f"found scores that are no numbers (NaN) from query {block.start} on: expected numbers")
+        raise InvalidInput(f"found scores that are no numbers (NaN) from query {block.start} on: expected numbers")
     return score_nC
 
 

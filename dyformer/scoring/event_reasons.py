@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_heads import GroupHead
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, names
@@ -43,7 +44,7 @@ def paths_of(text: str) -> TreePaths:
     """Read the trees of a model. Raises ValueError for categorical splits and linear leaves."""
     trees = [_fields(block) for block in text.split("end of trees", maxsplit=1)[0].split("\nTree=")[1:]]
     if any(tree.get("is_linear", "0") != "0" or tree.get("num_cat", "0") != "0" for tree in trees):
-        raise ValueError("expected trees with splits by thresholds and constant leaves alone")
+        raise InvalidInput("expected trees with splits by thresholds and constant leaves alone")
     num_nodes = [len(tree.get("split_feature", "").split()) for tree in trees]
     num_leaves = [len(tree["leaf_value"].split()) for tree in trees]
 

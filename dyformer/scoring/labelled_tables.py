@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.pairs import LinkExamples, NewPartners, first_half
@@ -47,7 +48,7 @@ def pair_features(graph: PreparedGraph) -> PairFeatures:
 def check_labelled(labelled: Sequence[LabelledStep]) -> None:
     """Raise ValueError where a method that learns from labelled steps has none."""
     if not labelled:
-        raise ValueError("found no labelled step: expected at least one labelled step with pairs to fit on")
+        raise InvalidInput("found no labelled step: expected at least one labelled step with pairs to fit on")
 
 
 def labelled_tables(labelled: Sequence[LabelledStep]) -> tuple[LabelledTable, LabelledTable, LabelledTable | None]:

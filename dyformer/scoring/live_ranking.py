@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.event_reasons import reasons
@@ -193,7 +194,7 @@ class LiveRanking:
             return
         newest = self.newest_time
         if newest is not None and events.times[0] < newest:
-            raise ValueError(f"expected events from the time {newest} on, got one at {events.times[0]}")
+            raise InvalidInput(f"expected events from the time {newest} on, got one at {events.times[0]}")
         with self._lock:
             source_E, target_E = self.ids.numbered(events, rest)
             self._state.observe(

@@ -10,6 +10,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
+
 HITS = (1, 10, 50)
 NUM_BINS = 15
 TOGETHER = 64  # the weights of a node in so many resamples are one line of the CPU's cache
@@ -49,11 +51,11 @@ def _mean_ranks(score_P: NDArray[np.floating]) -> NDArray[np.float64]:
 def _checked(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> NDArray[np.bool_]:
     positive_P = np.asarray(positive_P, dtype=bool)
     if positive_P.shape != score_P.shape or positive_P.ndim != 1:
-        raise ValueError(f"expected one score per pair: found {positive_P.shape} pairs and {score_P.shape} scores")
+        raise InvalidInput(f"expected one score per pair: found {positive_P.shape} pairs and {score_P.shape} scores")
     if positive_P.all() or not positive_P.any():
-        raise ValueError(f"expected positive and negative pairs: all {len(positive_P)} pairs are of one kind")
+        raise InvalidInput(f"expected positive and negative pairs: all {len(positive_P)} pairs are of one kind")
     if not np.isfinite(score_P).all():
-        raise ValueError(f"expected finite scores: {int((~np.isfinite(score_P)).sum())} of {len(score_P)} are not")
+        raise InvalidInput(f"expected finite scores: {int((~np.isfinite(score_P)).sum())} of {len(score_P)} are not")
     return positive_P
 
 
@@ -118,7 +120,7 @@ def mean_ranks(
     """
     broken = int((~np.isfinite(score_Q)).sum() + (~np.isfinite(score_QC) & valid_QC).sum())
     if broken:
-        raise ValueError(f"expected finite scores: {broken} of {score_Q.size + int(valid_QC.sum())} are not")
+        raise InvalidInput(f"expected finite scores: {broken} of {score_Q.size + int(valid_QC.sum())} are not")
     above_Q = ((score_QC > score_Q[:, None]) & valid_QC).sum(axis=1)
     tied_Q = ((score_QC == score_Q[:, None]) & valid_QC).sum(axis=1)
     return 1 + above_Q + tied_Q / 2
@@ -153,11 +155,11 @@ def expected_calibration_error(positive_P: NDArray[np.bool_], probability_P: NDA
 
 def _check_probabilities(positive_P: NDArray[np.bool_], probability_P: NDArray[np.floating]) -> None:
     if np.shape(positive_P) != np.shape(probability_P) or not len(probability_P):
-        raise ValueError(
+        raise InvalidInput(
             f"expected one probability per pair: found {np.shape(positive_P)} pairs and {np.shape(probability_P)} "
             f"probabilities"
         )
     if not ((probability_P >= 0) & (probability_P <= 1)).all():  # NaN fails as well
-        raise ValueError(
+        raise InvalidInput(
             f"expected probabilities from 0 to 1: found {np.min(probability_P)} to {np.max(probability_P)}"
         )

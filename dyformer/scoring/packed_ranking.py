@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.logs.contract import TimeRange
 from dyformer.logs.moments import written_moment
 from dyformer.logs.time_windows import TimeUnit
@@ -84,7 +85,7 @@ class PackedRanking:
         """
         self._check(events)
         if at is not None and at < self.newest_time:
-            raise ValueError(
+            raise InvalidInput(
                 f"as of {written_moment(at, self.time_unit)}: expected a time from"
                 f" {written_moment(self.newest_time, self.time_unit)} on, that of the newest event of the model"
             )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dyformer import InvalidInput
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import pair_keys
 
@@ -149,7 +150,7 @@ def check_known(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[n
     """Raise ValueError for a pair with a node outside `range(num_nodes)`."""
     for node_P in (source_P, target_P):
         if len(node_P) and not 0 <= node_P.min() <= node_P.max() < num_nodes:
-            raise ValueError(
+            raise InvalidInput(
                 f"found pairs of nodes {node_P.min()} to {node_P.max()}: expected nodes of the history, "
                 f"0 to {num_nodes - 1}"
             )

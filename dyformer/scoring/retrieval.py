@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from dyformer import InvalidInput
 from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
 from dyformer.scoring.decoder import LinkDecoder, slopes
 from dyformer.scoring.pair_features import (
@@ -64,7 +65,9 @@ def retrieve(
     if candidates is not None:
         return _best_of_pairs(features, decoder, _admissible(candidates, side_N, is_query_N), k)
     if len(side_N) > MAX_NODES:
-        raise ValueError(f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates")
+        raise InvalidInput(
+            f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates"
+        )
     logits = _Logits(features, decoder)
     has_paths_of_two = len(np.unique(side_N)) == 1  # no two nodes of opposite sides have a common neighbour
     parts = []

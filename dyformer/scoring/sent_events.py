@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dyformer import InvalidInput
 from dyformer.logs.contract import TimeRange, far_time
 from dyformer.logs.moments import UnreadableMoment, expected_times, read_moment, written_moment
 from dyformer.logs.time_windows import TimeUnit
@@ -21,7 +22,7 @@ CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 FLOAT = re.compile(WHOLE_FLOAT)  # an ingest reads 7.0 as 7
 
 
-class BadEvent(ValueError):
+class BadEvent(InvalidInput):
     """An event that does not fit the log; the message says what was expected."""
 
 

@@ -10,6 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
+
 MAX_LEAVES = 32  # bits of the numbers in which the leaves that a pair may reach are marked
 ZERO = 1e-35  # LightGBM takes inputs up to it, as a 32-bit number, for 0
 CATEGORICAL, DEFAULT_LEFT = 1, 2  # bits of a split's `decision_type`
@@ -40,7 +42,7 @@ class Trees:
         inputs_PF = np.ascontiguousarray(inputs_PF)
         if inputs_PF.ndim != 2 or inputs_PF.shape[1] != len(self.is_zero_if_missing_F):
             expected = len(self.is_zero_if_missing_F)
-            raise ValueError(f"found inputs of shape {inputs_PF.shape}: expected {expected} inputs for each pair")
+            raise InvalidInput(f"found inputs of shape {inputs_PF.shape}: expected {expected} inputs for each pair")
         if inputs_PF.dtype not in self._rounded:
             self._rounded[inputs_PF.dtype] = _rounded_down(self.threshold_TS, inputs_PF.dtype)
         splits_TS = self.feature_TS, self._rounded[inputs_PF.dtype], self.missing_left_TS, self.right_TS
@@ -58,7 +60,7 @@ def trees_of(text: str) -> Trees:
     num_inputs = int(head.partition("max_feature_idx=")[2].split()[0]) + 1
     num_leaves = max((int(tree["num_leaves"]) for tree in trees), default=1)
     if num_leaves > MAX_LEAVES:
-        raise ValueError(f"found a tree of {num_leaves} leaves: expected at most {MAX_LEAVES}")
+        raise InvalidInput(f"found a tree of {num_leaves} leaves: expected at most {MAX_LEAVES}")
     shape_TS = len(trees), num_leaves - 1
     trees_read = Trees(
         is_zero_if_missing_F=np.full(num_inputs, fill_value=True),
@@ -82,7 +84,7 @@ def _read_tree(trees: Trees, number: int, tree: Mapping[str, str]) -> None:
     decision_S = np.array(tree["decision_type"].split(), dtype=np.int64)
     missing_S = decision_S >> MISSING_SHIFT
     if (decision_S & CATEGORICAL).any() or not np.isin(missing_S, (MISSING_NONE, MISSING_NAN)).all():
-        raise ValueError("found a split by categories, or one that takes zeros for missing: expected numbers alone")
+        raise InvalidInput("found a split by categories, or one that takes zeros for missing: expected numbers alone")
     feature_S = np.array(tree["split_feature"].split(), dtype=np.int64)
     trees.is_zero_if_missing_F[feature_S[missing_S == MISSING_NAN]] = False
     trees.feature_TS[number, :num_splits] = feature_S

@@ -68,6 +68,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.factorisation import DENSE_NODES
 from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh
 from dyformer.streams.event_log import EventLog, EventQueries
@@ -135,11 +136,11 @@ class StateSettings:
 
     def __post_init__(self) -> None:
         if len(self.half_lives) != len(HALF_LIVES) or min(self.half_lives) <= 0:
-            raise ValueError(f"expected {len(HALF_LIVES)} half-lives in seconds above 0, got {self.half_lives}")
+            raise InvalidInput(f"expected {len(HALF_LIVES)} half-lives in seconds above 0, got {self.half_lives}")
         if self.two_sides and not self.directed:
-            raise ValueError("events between two sides have a direction: leave directed=True, or give one side")
+            raise InvalidInput("events between two sides have a direction: leave directed=True, or give one side")
         if not 0 <= self.rank <= DENSE_NODES:
-            raise ValueError(f"expected vectors of a rank from 0 (none) to {DENSE_NODES}, got {self.rank}")
+            raise InvalidInput(f"expected vectors of a rank from 0 (none) to {DENSE_NODES}, got {self.rank}")
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "StateSettings":
@@ -348,7 +349,7 @@ class Contact(NamedTuple):
 def _check_numbers(side: str, number_P: NDArray[np.int64], num_nodes: int) -> None:
     # The compiled loops would read beyond their arrays.
     if len(number_P) and not 0 <= number_P.min() <= number_P.max() < num_nodes:
-        raise ValueError(
+        raise InvalidInput(
             f"expected numbers of {side}s from 0 to {num_nodes - 1}, got {number_P.min()} to {number_P.max()}"
         )
 
@@ -466,9 +467,9 @@ class EventState:
     def _check(self, events: EventLog) -> None:
         newest = self._newest()
         if events.time_E[0] < newest or np.any(np.diff(events.time_E) < 0):
-            raise ValueError(f"expected events in order of time from {newest} on, got one at {events.time_E.min()}")
+            raise InvalidInput(f"expected events in order of time from {newest} on, got one at {events.time_E.min()}")
         if (events.seconds, events.two_sides) != (self.settings.seconds, self.settings.two_sides):
-            raise ValueError("expected events with the unit of time and the sides of the state; make a new state")
+            raise InvalidInput("expected events with the unit of time and the sides of the state; make a new state")
 
     def _absorb(self, events: Columns, rest: Rest = no_rest) -> None:
         if len(events[0]):
@@ -479,7 +480,7 @@ class EventState:
 
     def _state_before(self, at: int) -> State:
         if at <= self._absorbed_until:
-            raise ValueError(f"expected a time after {self._absorbed_until}, which was observed already, got {at}")
+            raise InvalidInput(f"expected a time after {self._absorbed_until}, which was observed already, got {at}")
         if len(self._waiting[2]) and self._waiting[2][-1] < at:
             self._absorb(self._waiting)
             self._waiting = _NO_EVENTS

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dyformer import InvalidInput
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -15,7 +17,7 @@ def named(tensors: Weights, prefix: str) -> Weights:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-class WeightsDoNotFit(ValueError):
+class WeightsDoNotFit(InvalidInput):
     """Weights of other names, shapes or types than those of the model that is to load them."""
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from dyformer import InvalidInput
 from dyformer.graphs.config import STRICT
 
 # The meanings and limits that both stages share.
@@ -63,7 +64,7 @@ ValidationFraction = Annotated[float, Field(ge=0, le=0.9, description="fraction 
 def check_whole_steps(batches_per_epoch: int, batches_per_step: int) -> None:
     """Raise ValueError where the batches of an epoch do not make whole optimizer steps."""
     if batches_per_epoch % batches_per_step:
-        raise ValueError(
+        raise InvalidInput(
             f"batches_per_epoch must be a multiple of batches_per_step; got {batches_per_epoch} and {batches_per_step}"
         )
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dyformer import InvalidInput
 from dyformer.embedder import NotFinite
 from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import LinkTask, PairBatch, PairSource
@@ -66,11 +67,11 @@ class Validation:
     own: list[PairBatch]
 
 
-class TooManyRanks(ValueError):
+class TooManyRanks(InvalidInput):
     """More processes than batches of an optimizer step, so that some would have nothing to do."""
 
 
-class NothingToLearn(ValueError):
+class NothingToLearn(InvalidInput):
     """A history without links to train on."""
 
 
@@ -119,7 +120,7 @@ class TrainingState:
         expected = identity(stage)
         stored = {name: checkpoint.record.get(name) for name in expected}
         if stored != expected:
-            raise ValueError(f"the checkpoint belongs to {stored}, but {expected} is to be resumed: train again")
+            raise InvalidInput(f"the checkpoint belongs to {stored}, but {expected} is to be resumed: train again")
         tensors, record = checkpoint.tensors, checkpoint.record
         check_fit(named(tensors, "model/"), self.model.state_dict())
         self.model.load_state_dict(named(tensors, "model/"))

@@ -18,6 +18,8 @@ from torch import Tensor, distributed
 from torch.distributed import ReduceOp
 from torch.utils import deterministic
 
+from dyformer import InvalidInput
+
 Gradients = list[Tensor | None]
 """The gradient of each weight by one batch; of id embeddings it is sparse. None for weights that it does not use."""
 
@@ -25,7 +27,7 @@ MEMORY: Any = deterministic  # the type of this module lacks its attribute
 NONE, DENSE = -2, -1  # kinds of a gradient beside the number of its rows
 
 
-class RanksDiffer(ValueError):
+class RanksDiffer(InvalidInput):
     """Processes that are to train one model begin with other weights or epochs."""
 
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig, ModelSizes
@@ -113,7 +114,7 @@ def finetune(
 
 def _check_history(graph: PreparedGraph) -> None:
     if graph.until < 2:
-        raise ValueError(
+        raise InvalidInput(
             f"a history of {graph.until} step cannot be learnt from, because each step is predicted from others; "
             f"train until step 2 at least"
         )
@@ -382,7 +383,7 @@ def last_weights(stage: Iterator[Progress], report: Callable[[Progress], None] |
             report(progress)
         if progress.is_last:
             return _finite(progress.checkpoint().weights(), progress.stage)
-    raise ValueError("the stage has no epoch left to run: read the weights of its checkpoint, or set more epochs")
+    raise InvalidInput("the stage has no epoch left to run: read the weights of its checkpoint, or set more epochs")
 
 
 def _finite(weights: Weights, stage: str) -> Weights:

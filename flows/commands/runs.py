@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dyformer import InvalidInput
 from flows.commands.temporary_server import is_temporary, use_temporary_server
 from flows.console import counts_line, drift_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
@@ -154,7 +155,7 @@ def retrained(
 
         report = flow(dataset, reading, experiment, seed, as_of, from_scratch)
     if report is None:
-        raise ValueError(f"{dataset}: its windows were changed by another commit meanwhile: run it again")
+        raise InvalidInput(f"{dataset}: its windows were changed by another commit meanwhile: run it again")
     return report
 
 

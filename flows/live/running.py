@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from dyformer import InvalidInput
 from flows.console import ongoing
 from flows.ending import ended_by_itself
 from flows.live.server import application
@@ -83,7 +84,7 @@ def _alone(layout: Layout, dataset: str) -> Iterator[None]:
     try:
         lock = FileLock(file.with_suffix(".lock")).acquire(timeout=1)
     except Timeout as error:
-        raise ValueError(
+        raise InvalidInput(
             f"`dyformer serve {dataset}` runs already for {layout.root}: its login is in {file}"
         ) from error
     with lock:
@@ -98,10 +99,10 @@ def _listener(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             problem = error
     if problem.errno in OF_PORT:
-        raise ValueError(
+        raise InvalidInput(
             f"port {port} at {host} cannot be listened at ({problem.strerror}): give a free one with --port"
         ) from problem
-    raise ValueError(
+    raise InvalidInput(
         f"host {host!r}: expected an IPv4 address or a name of this machine, such as 127.0.0.1, or 0.0.0.0 for all of"
         f" its addresses ({problem.strerror or problem})"
     ) from problem

@@ -19,6 +19,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dyformer
+from dyformer import InvalidInput
 from dyformer.logs.moments import UnreadableMoment, read_moment, written_moment
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.sent_events import BadEvent, SentEvent, check_id, checked_event
@@ -42,7 +43,7 @@ PATHS = ("/", "/docs", "/events", "/health", "/metrics", "/openapi.json", "/rank
 def _writable(value: str | int) -> str | int:
     """Refuse half of a surrogate pair, which JSON can name and no response can repeat."""
     if isinstance(value, str) and SURROGATE.search(value):
-        raise ValueError("expected an id of whole characters")
+        raise InvalidInput("expected an id of whole characters")
     return value
 
 
@@ -62,7 +63,7 @@ class Body(BaseModel):
         for name in sent if isinstance(sent, dict) else ():
             if name not in cls.model_fields:
                 expected = ", ".join(cls.model_fields)
-                raise ValueError(f"unknown {cls.kind} {name[:MOST_NAMED]!a}: expected {expected}")
+                raise InvalidInput(f"unknown {cls.kind} {name[:MOST_NAMED]!a}: expected {expected}")
         return sent
 
 

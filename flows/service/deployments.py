@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from dyformer import InvalidInput
 from flows.service import TAG
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Schedule(Strict):
     @model_validator(mode="after")
     def _is_one(self) -> "Schedule":
         if (self.cron is None) == (self.interval is None):
-            raise ValueError(f"expected either `cron` or `interval`, found {'none' if self.cron is None else 'both'}")
+            raise InvalidInput(f"expected either `cron` or `interval`, found {'none' if self.cron is None else 'both'}")
         self.created()  # a cron line or a timezone that nobody knows is refused here
         return self
 
@@ -134,12 +135,14 @@ class Deployment(Strict):
         try:
             entrypoint = getattr(importlib.import_module(module), name, None)
         except ModuleNotFoundError as error:
-            raise ValueError(f"deployment {self.name!r}: there is no module {module}") from error
+            raise InvalidInput(f"deployment {self.name!r}: there is no module {module}") from error
         if not isinstance(entrypoint, Flow):
-            raise ValueError(f"deployment {self.name!r}: {self.entrypoint} is no flow")
+            raise InvalidInput(f"deployment {self.name!r}: {self.entrypoint} is no flow")
         unknown = sorted(self.parameters.keys() - inspect.signature(entrypoint.fn).parameters.keys())
         if unknown:
-            raise ValueError(f"deployment {self.name!r}: flow {entrypoint.name} has no parameter {', '.join(unknown)}")
+            raise InvalidInput(
+                f"deployment {self.name!r}: flow {entrypoint.name} has no parameter {', '.join(unknown)}"
+            )
         return entrypoint
 
 
@@ -163,17 +166,17 @@ def read_deployments(path: Path) -> list[Deployment]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); nothing was deployed") from error
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}); nothing was deployed") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: other bytes than UTF-8, or no such date
-        raise ValueError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+        raise InvalidInput(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
     try:
         definitions = PrefectFile.model_validate(content).deployments
     except ValidationError as error:
-        raise ValueError(f"{path}: {_first_fault(error, content)}; nothing was deployed") from error
+        raise InvalidInput(f"{path}: {_first_fault(error, content)}; nothing was deployed") from error
     names = [deployment.full_name for deployment in definitions]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise ValueError(f"{path} names {', '.join(doubled)} twice; nothing was deployed")
+        raise InvalidInput(f"{path} names {', '.join(doubled)} twice; nothing was deployed")
     return definitions
 
 

@@ -11,6 +11,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from dyformer import InvalidInput
+
 DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -41,7 +43,7 @@ def settle_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-class ServerUnreachable(ValueError):
+class ServerUnreachable(InvalidInput):
     """The configured Prefect server cannot be reached."""
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from dyformer import InvalidInput
 from dyformer.experiments.settings import Experiment
 from flows.service import TAG
 from flows.service.dead_runs import FINAL, runs_where
@@ -95,7 +96,7 @@ def _started(
             return None
         by_name = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
         if len(by_name) > FEW_TRIES:
-            raise ValueError(
+            raise InvalidInput(
                 f"a part of what version {version} of the event table published is missing, and {len(by_name)}"
                 " retrainings of the schedule did not make it again: see their logs, and give `dyformer retrain` by"
                 f" hand, with the settings of the schedule of {dataset}"
@@ -105,7 +106,7 @@ def _started(
     elif failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
         if len(failed) < FEW_TRIES:
             return None
-        raise ValueError(
+        raise InvalidInput(
             f"{len(failed)} retrainings after version {version} of the event table failed or were cancelled: see their"
             f" logs; the next one is tried {pause_after(len(failed))} after the last"
         )

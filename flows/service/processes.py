@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from dyformer import InvalidInput
 from flows.ending import ended_by_itself
 
 MARK = "DYFORMER_STACK"
@@ -64,7 +65,7 @@ class Stopping:
                 signal.signal(number, handler)
 
 
-class ServiceFailed(ValueError):
+class ServiceFailed(InvalidInput):
     """A server or a worker ended, or did not become ready."""
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dyformer import InvalidInput
 from flows.service.login import MLFLOW, PREFECT, read_variables
 from storage.layout import Layout
 
@@ -46,7 +47,7 @@ def running_login(layout: Layout) -> dict[str, str]:
         variables = read_variables(folder / name) if is_held((folder / name).with_suffix(".lock")) else {}
         if variables:
             return variables
-    raise ValueError(f"neither `dyformer up` nor `dyformer ui` runs for {layout.root}, or you may not read {folder}")
+    raise InvalidInput(f"neither `dyformer up` nor `dyformer ui` runs for {layout.root}, or you may not read {folder}")
 
 
 def last_stack(layout: Layout) -> dict[str, Any] | None:

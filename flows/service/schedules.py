@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from dyformer import InvalidInput
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW
 from dyformer.logs.time_windows import Window
 from flows.options import DEFAULTS
@@ -35,7 +36,7 @@ SHORTEST = timedelta(seconds=60)
 LONGEST = timedelta(weeks=520)
 
 
-class BadSchedule(ValueError):
+class BadSchedule(InvalidInput):
     """A dataset's name, a cron line, an interval or a timezone that is none, or a schedule that does not exist."""
 
 

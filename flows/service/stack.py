@@ -20,6 +20,7 @@ from urllib.request import urlopen
 
 from filelock import FileLock, Timeout
 
+from dyformer import InvalidInput
 from flows.service.listening import listening, port_of
 from flows.service.login import PREFECT, SERVER_LOGIN, close_folder, new_logins, write_variables
 from flows.service.mlflow_server import DATABASE
@@ -117,7 +118,7 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
         _show_pages(layout, _runs_page(running["mlflow"]), show)
         return
     if urlsplit(layout.tracking_uri).scheme in ("http", "https"):
-        raise ValueError(f"the runs are at a server of your own: {without_password(layout.tracking_uri)}")
+        raise InvalidInput(f"the runs are at a server of your own: {without_password(layout.tracking_uri)}")
     folder, stopping = Path(layout.service), Stopping()
     make_folder(folder)
     close_folder(folder)
@@ -125,7 +126,7 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
         try:
             ending.enter_context(FileLock(folder / LOCK_OF_PAGES).acquire(timeout=1))
         except Timeout as error:
-            raise ValueError(
+            raise InvalidInput(
                 f"`dyformer ui` runs already for {layout.root}: `dyformer login` has its address"
             ) from error
         ending.enter_context(stopping.listening())
@@ -175,7 +176,7 @@ def _alone(layout: Layout) -> Iterator[None]:
         lock = FileLock(folder / LOCK).acquire(timeout=1)  # a command that looks for the stack holds it for a moment
     except Timeout as error:
         record = last_stack(layout) or {}
-        raise ValueError(
+        raise InvalidInput(
             f"`dyformer up` runs already for {layout.root}: process {record.get('process', '?')}, Prefect at"
             f" {record.get('prefect', 'an address that is being chosen')}; stop it first with Ctrl-C or SIGTERM"
         ) from error
@@ -195,7 +196,7 @@ def _listener(name: str, given: int | None) -> socket.socket:
     for port in (given,) if given is not None else (USUAL_PORTS[name], 0):
         with suppress(OSError):
             return listening(HOST, port)
-    raise ValueError(f"port {given} for {name} is taken by another program: give a free one with --{name}-port")
+    raise InvalidInput(f"port {given} for {name} is taken by another program: give a free one with --{name}-port")
 
 
 def _addresses(ports: dict[str, int]) -> dict[str, str]:

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
 from dyformer.graphs.windows import WindowsMove, complete_ends
 from dyformer.logs.datasets import DATASETS
@@ -21,11 +22,11 @@ from storage.events.table import history, newest_version
 from storage.layout import Layout
 
 
-class TooFewWindows(ValueError):
+class TooFewWindows(InvalidInput):
     """A growing log has too few complete windows to evaluate a forecast."""
 
 
-class LaterWindows(ValueError):
+class LaterWindows(InvalidInput):
     """A run as of a time after which further windows of the log are complete already."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.windows import FarRows, TooFewRows, emptiness, far_rows, split_windows
 from dyformer.logs.contract import ForeignLog
 from dyformer.logs.datasets import DATASETS
@@ -182,7 +183,7 @@ def undo_ingest(dataset: str) -> TakenBack:
         except BaseException as error:
             if newest_version(layout, dataset) == before:
                 raise
-            raise ValueError(
+            raise InvalidInput(
                 f"dataset {dataset!r}: its newest commit is taken back, and an error came after it; do not repeat the"
                 f" command, which would take back the one before ({error or type(error).__name__})"
             ) from error

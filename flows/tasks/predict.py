@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.evaluation.fitting import FittedOnce
@@ -297,9 +298,9 @@ def check_vectors(vectors: pl.Series, origin: str) -> None:
     """Raise ValueError unless all vectors are of finite 32-bit numbers and of one width."""
     widths = vectors.list.len().unique() if isinstance(vectors.dtype, pl.List) else pl.Series([])
     if vectors.dtype != pl.List(pl.Float32) or vectors.null_count() or len(widths) != 1 or widths[0] == 0:
-        raise ValueError(f"{origin}: expected vectors of 32-bit numbers and of one width; train or write them again")
+        raise InvalidInput(f"{origin}: expected vectors of 32-bit numbers and of one width; train or write them again")
     if not vectors.explode().is_finite().fill_null(False).all():
-        raise ValueError(f"the vectors of {origin} are not finite: its weights cannot be used, train again")
+        raise InvalidInput(f"the vectors of {origin} are not finite: its weights cannot be used, train again")
 
 
 def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:

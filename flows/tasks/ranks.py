@@ -23,6 +23,7 @@ import torch
 from torch import distributed
 from torch.distributed.distributed_c10d import _set_pg_timeout, _world  # private, as torch documents no other way
 
+from dyformer import InvalidInput
 from dyformer.training.ranks import Rank
 from flows.console import QUIET
 from flows.tasks.models import device
@@ -39,11 +40,11 @@ TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)  # in the errors of torch, 
 SECONDS_TO_FOLLOW = 1.0
 
 
-class RankLost(ValueError):
+class RankLost(InvalidInput):
     """One of the processes that share a training has ended."""
 
 
-class RankLate(ValueError):
+class RankLate(InvalidInput):
     """One of the processes that share a training runs, and the first has waited for it for too long."""
 
 
@@ -51,10 +52,10 @@ def num_ranks() -> int:
     """Give the number of processes that share a training: DYFORMER_RANKS, or 1. Raises ValueError."""
     text = os.environ.get(RANKS) or "1"
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{RANKS}={text}: expected a number of processes, 1 or more")
+        raise InvalidInput(f"{RANKS}={text}: expected a number of processes, 1 or more")
     num, num_gpus = int(text), torch.cuda.device_count()
     if num > 1 and num_gpus and num > num_gpus:
-        raise ValueError(f"{num} processes cannot train on {num_gpus} GPUs: set --ranks to {num_gpus} at most")
+        raise InvalidInput(f"{num} processes cannot train on {num_gpus} GPUs: set --ranks to {num_gpus} at most")
     return num
 
 

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.logs.contract import (
     SAMPLED_ROWS,
     ForeignLog,
@@ -79,9 +80,9 @@ def _check_names(reading: Mapping[str, Any]) -> None:
     for name, value in reading.items():
         if name not in OPTIONS:
             near = ", ".join(get_close_matches(name, OPTIONS, n=3, cutoff=0))
-            raise ValueError(f"there is no option {name!r} for reading a log; the nearest are {near}")
+            raise InvalidInput(f"there is no option {name!r} for reading a log; the nearest are {near}")
         if name in SWITCHES and value not in (None, True, False):
-            raise ValueError(f"`{name}`: expected true or false, got {value!r}")
+            raise InvalidInput(f"`{name}`: expected true or false, got {value!r}")
 
 
 def known_form(dataset: str, reading: Mapping[str, Any]) -> list[str]:
@@ -119,7 +120,7 @@ def check_unread(layout: Layout, dataset: str, reading: dict[str, Any], old_file
         return
     was = ", ".join(f"{name} = {'(guessed)' if record.get(name) is None else repr(record[name])}" for name in changed)
     now = ", ".join(f"{name} = {getattr(declared, name)!r}" for name in changed)
-    raise ValueError(
+    raise InvalidInput(
         f"dataset {dataset!r} was ingested with {was}, but now {now}, and there is no new row to read: leave out"
         f" {' and '.join(f'`{name}`' for name in changed)}, name a new file with `log`, or remove the dataset with"
         f" `dyformer drop {dataset}` and ingest it again"
@@ -130,7 +131,7 @@ def check_duplicates(layout: Layout, dataset: str, reading: dict[str, Any], num_
     """Raise ValueError if repeats are to be dropped, but the newest rows were committed with theirs."""
     were_dropped = (declaration(layout, dataset) or {}).get("drop_duplicates")  # None in a store of an earlier version
     if reading.get("drop_duplicates") and were_dropped is False and num_duplicates:
-        raise ValueError(
+        raise InvalidInput(
             f"dataset {dataset!r} was ingested with {num_duplicates:,} exact duplicates, and there is no new row to"
             f" read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it"
             " again"
@@ -229,7 +230,7 @@ def fraction(text: str | float) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", str(text))
     value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= value <= 1:
-        raise ValueError(f"`max_bad` {text!r}: expected a fraction such as 5% or 0.05, from 0 to 100%")
+        raise InvalidInput(f"`max_bad` {text!r}: expected a fraction such as 5% or 0.05, from 0 to 100%")
     return value
 
 
@@ -239,7 +240,7 @@ def _plan(files: Sequence[RawFile], declared: Declared) -> ReadPlan:
 
 def _plain(name: str, value: Any) -> Any:
     if name == "time_unit" and value not in get_args(TimeUnit):
-        raise ValueError(f"`time_unit` {value!r}: expected one of {', '.join(get_args(TimeUnit))}")
+        raise InvalidInput(f"`time_unit` {value!r}: expected one of {', '.join(get_args(TimeUnit))}")
     return SEPARATORS.get(value, value) if name == "separator" else value
 
 

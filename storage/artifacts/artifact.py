@@ -20,6 +20,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer import InvalidInput
 from storage.artifacts.code import code_version
 from storage.bytes import checksums, files
 from storage.bytes.checksums import CHANGED, Damaged, fault_of, is_below, link_in, readable, sha256, wrong_kind
@@ -38,7 +39,7 @@ LAST_KEY = re.compile("(settings|seed|commit)=.+")
 WRITING_SECONDS = 3600.0  # a writer needs minutes, and the clock of an object store may be another one
 
 
-class ArtifactMissing(ValueError):
+class ArtifactMissing(InvalidInput):
     """No complete artifact, or no such file in it, under an address."""
 
 
@@ -70,7 +71,7 @@ class Lineage:
         object.__setattr__(self, "settings", json.loads(_canonical(self.settings)))
         expected = settings_hash(self.settings)
         if self.settings_hash not in ("", expected):
-            raise ValueError(f"lineage of {self.kind}: settings hash {self.settings_hash}, expected {expected}")
+            raise InvalidInput(f"lineage of {self.kind}: settings hash {self.settings_hash}, expected {expected}")
         object.__setattr__(self, "settings_hash", expected)
         object.__setattr__(self, "code_version", self.code_version or code_version())
 
@@ -480,7 +481,7 @@ def _canonical(value: Any) -> bytes:
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
     except TypeError as error:
-        raise ValueError(f"settings must be plain values (text, numbers, lists, dictionaries): {error}") from error
+        raise InvalidInput(f"settings must be plain values (text, numbers, lists, dictionaries): {error}") from error
 
 
 def without_manifest(locations: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dyformer import InvalidInput
 from storage.bytes import files
 from storage.bytes.checksums import Damaged, link_in
 
@@ -20,7 +21,7 @@ RECORD = "record"
 REMEDY = "delete it (or run `dyformer verify --repair`) and train again"
 
 
-class CheckpointMissing(ValueError):
+class CheckpointMissing(InvalidInput):
     """An address has no checkpoint."""
 
 
@@ -81,7 +82,7 @@ def check_finite(tensors: "Mapping[str, Tensor]", name: str) -> None:
     """Raise ValueError for tensors with NaN or infinity, before they are used or stored as weights."""
     wrong = [key for key, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if wrong:
-        raise ValueError(
+        raise InvalidInput(
             f"{name}: expected finite numbers, found NaN or infinity in {', '.join(wrong)}: train again, with other "
             f"settings (such as a smaller learning rate) if these were trained so"
         )
@@ -135,6 +136,6 @@ def _check_expected(name: str, record: Mapping[str, Any], expected: Mapping[str,
         if record.get(key) != value
     ]
     if wrong:
-        raise ValueError(
+        raise InvalidInput(
             f"{name} belongs to another training: {'; '.join(wrong)}; delete it, or train with the values it has"
         )

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dyformer import InvalidInput
+
 PACKAGES = ("dyformer", "storage", "flows")
 NUM_DIGITS = 12
 PRESENTATION = "dyformer.experiments."
@@ -82,7 +84,7 @@ def _parsed(module: str) -> tuple[str, frozenset[str]]:
     """Give the digest of a module's syntax tree, and the modules of the project that it imports itself."""
     path = _path(module)
     if path is None:
-        raise ValueError(f"{module!r} is no module of {', '.join(PACKAGES)}")
+        raise InvalidInput(f"{module!r} is no module of {', '.join(PACKAGES)}")
     tree = _tree(source_of(path))
     parts: list[str] = []
     _write_node(tree, parts)

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 from cachetools import LRUCache, cached
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from dyformer import InvalidInput
 from storage.bytes import files
 from storage.bytes.files import COPY_BYTES, named_write
 from storage.bytes.objects import StoreUnreachable
@@ -34,7 +35,7 @@ MOST_NAME_BYTES = 255
 MOST_BYTES = 1 << 26  # of the contents of objects in memory
 
 
-class Damaged(ValueError):
+class Damaged(InvalidInput):
     """A stored part differs from the one that was written."""
 
     def __init__(self, address: str, problem: str, remedy: str):
@@ -260,7 +261,7 @@ def is_below(path: str) -> bool:
 
 def _below(path: str) -> str:
     if not is_below(path):
-        raise ValueError("expected a path below the folder")
+        raise InvalidInput("expected a path below the folder")
     return path
 
 

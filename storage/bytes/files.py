@@ -21,6 +21,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+from dyformer import DyformerError
 from storage.bytes import objects
 from storage.bytes.objects import BUFFER_BYTES, StoreUnreachable, is_remote
 
@@ -43,11 +44,11 @@ Stamp = tuple[int, int | str]
 """Size and time of the last write (in an object store: ETag) of a file; another content has another stamp."""
 
 
-class WriteFailed(OSError):
+class WriteFailed(DyformerError, OSError):
     """A local file cannot be written; the file has its old content or none."""
 
 
-class ReadFailed(OSError):
+class ReadFailed(DyformerError, OSError):
     """A local file exists and cannot be read."""
 
     problem = "cannot be read"

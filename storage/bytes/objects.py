@@ -18,6 +18,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from dyformer import DyformerError
+
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
@@ -57,7 +59,11 @@ def s3_options(address: str) -> dict[str, str]:
     return options | ({key: os.environ[key] for key in KEYS if os.environ.get(key)} or _profile_keys())
 
 
-class StoreUnreachable(OSError):
+class ObjectMissing(DyformerError, FileNotFoundError):
+    """An object store has no object at an address."""
+
+
+class StoreUnreachable(DyformerError, OSError):
     """An object store refuses a request, or sends no response that can be understood."""
 
     def __init__(self, address: str, reason: str):
@@ -120,7 +126,7 @@ def requested(address: str, request: Callable[[], Result]) -> Result:
     """Do a request that may be repeated; the library repeats none whose response ends in the middle.
 
     Raises:
-        FileNotFoundError: there is no such object.
+        ObjectMissing: there is no such object.
         StoreUnreachable: the message has the address and, on one line, the reason.
     """
     started = time.monotonic()
@@ -132,7 +138,7 @@ def requested(address: str, request: Callable[[], Result]) -> Result:
                 raise
             return request()
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no object {address}") from error
+        raise ObjectMissing(f"there is no object {address}") from error
     except BaseError as error:
         raise StoreUnreachable(address, str(error).partition("\n")[0]) from error
 

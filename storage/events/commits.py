@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dyformer
+from dyformer import InvalidInput
 from dyformer.logs.events import ReadResult
 from storage.artifacts.artifact import Draft, Lineage, drafted, find_artifact
 from storage.bytes import files
@@ -108,7 +109,7 @@ def append_all(
             if ingests is not None:
                 return ingests
             time.sleep(min(0.01 * (attempt + 1), 0.5))
-    raise ValueError(
+    raise InvalidInput(
         f"dataset {dataset!r}: other writers committed first {MOST_RETRIES + 1} times; ingest it again later"
     )
 
@@ -128,7 +129,7 @@ def take_back(layout: Layout, dataset: str) -> TakenBack:
         before = versions.newest(layout, dataset)
         numbers = sorted({source["version"] for source in before.sources})
         if len(numbers) < 2:
-            raise ValueError(
+            raise InvalidInput(
                 f"dataset {dataset!r} has {len(numbers)} commits with events, and the last one left is not taken back:"
                 f" `dyformer drop {dataset}` removes the dataset"
             )
@@ -140,7 +141,7 @@ def take_back(layout: Layout, dataset: str) -> TakenBack:
             return _written(draft, [], pl.DataFrame(schema=NODE_COLUMNS), same)
 
         if not _published(layout, dataset, remaining, [], write, {"takes_back": numbers[-1]}):
-            raise ValueError(f"dataset {dataset!r}: another writer committed first; look at its rows, then try again")
+            raise InvalidInput(f"dataset {dataset!r}: another writer committed first; look at its rows, then try again")
     return TakenBack(
         version=before.number + 1,
         commit=numbers[-1],
@@ -386,7 +387,7 @@ def _arrow(rows: pl.DataFrame) -> pa.Table:
 def _check_sides(dataset: str, nodes: pl.DataFrame, target_side: int) -> None:
     if nodes.height and int(1 in nodes["side"]) != target_side:
         kinds = ("one id space", "two id spaces (bipartite)")
-        raise ValueError(
+        raise InvalidInput(
             f"dataset {dataset!r} was ingested with {kinds[1 - target_side]}, but this source has "
             f"{kinds[target_side]}: read both in the same way, or ingest this source under another name"
         )

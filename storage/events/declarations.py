@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from dyformer import InvalidInput
 from storage.bytes import checksums
 from storage.bytes.checksums import RecordDamaged, read_stamped_record, replace_record, wrong_kind
 from storage.bytes.files import Stamp
@@ -43,7 +44,7 @@ def declare(layout: Layout, dataset: str, record: Mapping[str, Any] | Change, *,
 def _check_fixed(dataset: str, known: Mapping[str, Any], plain: Mapping[str, Any], fixed: tuple[str, ...]) -> None:
     for key in fixed:
         if key in known and known[key] != plain.get(key):
-            raise ValueError(
+            raise InvalidInput(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, but now {key} = {plain.get(key)!r}: "
                 f"leave the option out, ingest under another name, or remove the log with `dyformer drop {dataset}` "
                 f"and ingest it again with {OPTIONS.get(key, key)}"

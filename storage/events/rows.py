@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.graphs.windows import time_keys
 from dyformer.logs.events import ReadResult
 from dyformer.logs.ids import ENDS, ID, are_integers, as_texts, dense
@@ -120,16 +121,18 @@ def check_rows(dataset: str, result: ReadResult) -> None:
     _check_columns(dataset, "events", result.events, EVENT_COLUMNS)
     _check_columns(dataset, "quarantine", result.quarantine, QUARANTINE_COLUMNS)
     if result.events.is_empty():
-        raise ValueError(f"dataset {dataset!r}: the source has no event, so nothing is committed")
+        raise InvalidInput(f"dataset {dataset!r}: the source has no event, so nothing is committed")
     nulls = result.events.select(pl.col(name).null_count() for name in EVENT_COLUMNS if name != "label")
     missing = [name for name, count in nulls.row(0, named=True).items() if count]
     if missing:
-        raise ValueError(f"dataset {dataset!r}: events without {', '.join(missing)}: move such rows to the quarantine")
+        raise InvalidInput(
+            f"dataset {dataset!r}: events without {', '.join(missing)}: move such rows to the quarantine"
+        )
     if not result.events.select(pl.col("weight").is_finite().all()).item():
-        raise ValueError(f"dataset {dataset!r}: a weight is not finite: move such rows to the quarantine")
+        raise InvalidInput(f"dataset {dataset!r}: a weight is not finite: move such rows to the quarantine")
     counted = result.events.height + result.quarantine.height + result.num_dropped
     if counted != result.num_read:
-        raise ValueError(
+        raise InvalidInput(
             f"dataset {dataset!r}: accepted + quarantined + dropped is {counted}, but {result.num_read} rows were read"
         )
 
@@ -138,7 +141,7 @@ def _check_columns(dataset: str, name: str, frame: pl.DataFrame, columns: Mappin
     types = {column: _stored_as(column, frame.schema.get(column)) for column in columns}
     wrong = [f"{key} is {types[key]} instead of {dtype}" for key, dtype in columns.items() if types[key] != dtype]
     if wrong:
-        raise ValueError(f"dataset {dataset!r}: columns of {name}: {'; '.join(wrong)}")
+        raise InvalidInput(f"dataset {dataset!r}: columns of {name}: {'; '.join(wrong)}")
 
 
 def _stored_as(column: str, dtype: pl.DataType | None) -> Any:

@@ -17,6 +17,7 @@ import polars as pl
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -49,7 +50,7 @@ def memory_bytes() -> int:
     """Memory that reading a log may take; raises ValueError unless the variable is a whole number, 512 or more."""
     text = os.environ.get(MEMORY_VARIABLE) or str(DEFAULT_MEMORY)
     if not text.isdecimal() or int(text) < 512:
-        raise ValueError(f"{MEMORY_VARIABLE}={text!r}: expected a whole number of MiB, 512 or more")
+        raise InvalidInput(f"{MEMORY_VARIABLE}={text!r}: expected a whole number of MiB, 512 or more")
     return int(text) << 20
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from dyformer import InvalidInput
 from storage.bytes import files
 from storage.bytes.checksums import Damaged
 from storage.events import versions
@@ -15,7 +16,7 @@ from storage.events.versions import COUNTS, INTERACTIONS, NODES, QUARANTINE, Ver
 from storage.layout import Layout
 
 
-class DatasetNotIngested(ValueError):
+class DatasetNotIngested(InvalidInput):
     """The store does not hold a log, or a version of it."""
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.json
 from filelock import FileLock
 
+from dyformer import InvalidInput
 from storage.bytes import files
 from storage.layout import Layout
 from storage.locks import alone
@@ -167,7 +168,7 @@ def _record(line: bytes, path: Path) -> Record:
     except ValueError:
         record = None
     if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in FIELDS.items()):
-        raise ValueError(
+        raise InvalidInput(
             f"{path} has the line {line[:60].decode(errors='replace')!r}, which no server has written: remove it;"
             " events from elsewhere are a file of their own for `dyformer ingest`"
         )

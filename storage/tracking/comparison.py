@@ -5,6 +5,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer import InvalidInput
 from storage.tracking.runs import Tracker
 
 LAST_RUNS = 2000  # among which a name is looked for
@@ -39,9 +40,9 @@ def _id_of(wanted: str, names: dict[str, str]) -> str:
         return same[0]
     if same:
         ids = ", ".join(same[:5])
-        raise ValueError(f"{len(same)} runs have the name {wanted!r}, or ids that begin so: choose one of {ids}")
+        raise InvalidInput(f"{len(same)} runs have the name {wanted!r}, or ids that begin so: choose one of {ids}")
     newest = "; ".join(f"{run[:8]} {name}" for run, name in list(names.items())[:5])
-    raise ValueError(
+    raise InvalidInput(
         f"none of the newest {LAST_RUNS:,} runs has the id or the name {wanted!r}; the newest are: {newest or 'none'}"
     )
 

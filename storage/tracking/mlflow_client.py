@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from dyformer import InvalidInput
 from storage.bytes import objects
 from storage.bytes.files import temporary_name
 from storage.layout import Layout
@@ -60,7 +61,7 @@ COLUMNS = (
 """Where MLflow records the addresses of files, as table and column."""
 
 
-class NeedsServer(ValueError):
+class NeedsServer(InvalidInput):
     """Files of an experiment that a server made, which are sent to it alone."""
 
 

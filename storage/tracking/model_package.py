@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 import dyformer
+from dyformer import InvalidInput
 from storage.tracking.mlflow_client import set_environment
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def packed_model(
     """
     steps, until = history["steps"].height, json.loads(record)["until"]
     if steps != until:
-        raise ValueError(f"a forecast as of step {until} needs its history, found {steps} steps")
+        raise InvalidInput(f"a forecast as of step {until} needs its history, found {steps} steps")
     with TemporaryDirectory() as folder:
         files = Path(folder) / "files"
         files.mkdir()

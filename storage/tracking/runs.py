@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dyformer import DyformerError
 from storage.artifacts.artifact import ArtifactMissing
 from storage.bytes.checksums import Damaged
 from storage.bytes.objects import is_remote
@@ -46,7 +47,7 @@ MOST_WAITING_BYTES = 1 << 26  # of files, which are on this machine's disk twice
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
-class TrackedTwice(OSError):
+class TrackedTwice(DyformerError, OSError):
     """Another machine has created the same run meanwhile; the next one that tracks it removes the younger one."""
 
 

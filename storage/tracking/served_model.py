@@ -20,6 +20,7 @@ from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.evaluation.forecasts.forecast import Links, check_distinct
 from dyformer.evaluation.forecasts.stored_forecast import HISTORY_TABLES, forecast_from, history_from
 from dyformer.logs.moments import read_moment
@@ -30,7 +31,7 @@ from dyformer.scoring.sent_events import read_events
 from dyformer.scoring.vector_spaces import rotated
 
 
-class WrongRequest(MlflowException, ValueError):
+class WrongRequest(MlflowException, InvalidInput):
     """A request that is wrong: MLflow's server returns it with the status 400, without a stack trace."""
 
     def __init__(self, message: str) -> None:
@@ -99,26 +100,26 @@ class ServedModel(PythonModel):
             row_N = self._rows_of_nodes(model_input)
             k, links = int(parameters.get("k") or 0), parameters.get("links") or "all"
             if not k and links != "all":
-                raise ValueError(f"links = {links!r} needs the parameter k, the number of partners of each node")
+                raise InvalidInput(f"links = {links!r} needs the parameter k, the number of partners of each node")
             return self._top(row_N, k, links) if k else self._vectors(model_input, row_N)
-        raise ValueError(
+        raise InvalidInput(
             f"expected the column node (and side), or the columns source and target; found {', '.join(sorted(columns))}"
         )
 
     def _as_of_now(self, rows: pd.DataFrame, given: dict[str, Any]) -> pd.DataFrame:
         if self.live is None:
-            raise ValueError(
+            raise InvalidInput(
                 "this model has no event forecaster, so that it takes no events: `dyformer rank` makes one, and the"
                 " model that is registered next has it"
             )
         if not given.get("events"):
-            raise ValueError("the parameter at needs events: expected a JSON list of events, which may be empty: []")
+            raise InvalidInput("the parameter at needs events: expected a JSON list of events, which may be empty: []")
         if (
             "source" not in rows.columns
             or {"node", "side"} & set(rows.columns)
             or (given.get("links") or "all") != "all"
         ):
-            raise ValueError(
+            raise InvalidInput(
                 "the parameter events needs the column source, or source and target, and no parameter links; found"
                 f" {', '.join(sorted(rows.columns))}"
             )
@@ -130,7 +131,7 @@ class ServedModel(PythonModel):
             return _scored(ranking, rows, at)
         k = int(given.get("k") or NUM_RANKED)
         if k < 1:
-            raise ValueError(f"k = {k}: expected at least 1")
+            raise InvalidInput(f"k = {k}: expected at least 1")
         return self._ranked(ranking, [str(name) for name in rows["source"]], k, at)
 
     def _ranked(self, ranking: LiveRanking, sources: Sequence[str], k: int, at: int | None) -> pd.DataFrame:
@@ -158,12 +159,12 @@ class ServedModel(PythonModel):
 
     def _vectors(self, rows: pd.DataFrame, row_N: NDArray[np.int64]) -> pd.DataFrame:
         if self.vectors_ND is None:
-            raise ValueError("this model is a baseline and has no vectors: it gives partners with the parameter k")
+            raise InvalidInput("this model is a baseline and has no vectors: it gives partners with the parameter k")
         return rows.assign(vector=list(self.vectors_ND[row_N]))
 
     def _top(self, row_N: NDArray[np.int64], k: int, links: Links) -> pd.DataFrame:
         if len(self.ids) > MAX_NODES:
-            raise ValueError(
+            raise InvalidInput(
                 f"{len(self.ids):,} nodes are too many to compare all pairs (up to {MAX_NODES:,}): read the forecasts "
                 f"that `dyformer run` writes, or give pairs of source and target"
             )
@@ -181,7 +182,7 @@ class ServedModel(PythonModel):
 
     def _only_side(self, name: str) -> int:
         if (0, name) in self.row_of and (1, name) in self.row_of:
-            raise ValueError(f"the node {name} is on both sides: add a column side (0 source, 1 target)")
+            raise InvalidInput(f"the node {name} is on both sides: add a column side (0 source, 1 target)")
         return 1 if (1, name) in self.row_of else 0
 
     def _rows(self, sides: Sequence[int], names: Sequence[str]) -> NDArray[np.int64]:
@@ -195,7 +196,7 @@ class ServedModel(PythonModel):
         )
         if unknown:
             more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
-            raise ValueError(
+            raise InvalidInput(
                 f"unknown nodes: {', '.join(unknown[:10])}{more}; the model knows {len(self.row_of)} nodes"
             )
         return np.array([self.row_of[key] for key in keys], dtype=np.int64)

@@ -79,7 +79,7 @@ READ: dict[str, tuple[Any, dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", READ)
 def test_what_is_no_log_is_named(case: str) -> None:
     log, declared, says = READ[case]
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(dyformer.InvalidInput, match=says):
         dyformer.read_log(log, **declared)
 
 
@@ -96,7 +96,7 @@ WINDOWS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", WINDOWS)
 def test_what_is_no_window_is_named(case: str, log: dyformer.Log) -> None:
     window, says = WINDOWS[case]
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(dyformer.InvalidInput, match=says):
         log.snapshots(window)
 
 
@@ -131,13 +131,13 @@ FIT: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", FIT)
 def test_wrong_arguments_of_a_fit_are_named(case: str, graph: dyformer.Graph) -> None:
     given, says = FIT[case]
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(dyformer.InvalidInput, match=says):
         dyformer.fit(graph, **{"method": "L3", **given})
 
 
 def test_what_is_no_graph_is_named(log: dyformer.Log) -> None:
     for wrong in (None, log, "graph", FRAME):
-        with pytest.raises(ValueError, match=f"expected a Graph, .*; found {type(wrong).__name__}"):
+        with pytest.raises(dyformer.InvalidInput, match=f"expected a Graph, .*; found {type(wrong).__name__}"):
             dyformer.fit(wrong)  # pyright: ignore[reportArgumentType]
 
 
@@ -164,7 +164,7 @@ EVALUATE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", EVALUATE)
 def test_wrong_arguments_of_an_evaluation_are_named(case: str, graph: dyformer.Graph) -> None:
     given, says = EVALUATE[case]
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(dyformer.InvalidInput, match=says):
         dyformer.evaluate(graph, **{"methods": ["L3"], "steps": 5, **given})
 
 
@@ -194,7 +194,7 @@ MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("case", MODEL)
 def test_wrong_arguments_of_a_model_are_named(case: str, model: dyformer.Model) -> None:
     use, says = MODEL[case]
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(dyformer.InvalidInput, match=says):
         use(model)
 
 

@@ -14,9 +14,10 @@ import polars as pl
 import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
+from dyformer import InvalidInput
 from flows.commands import temporary_server
 from flows.console import print_frame, printable
-from flows.ending import PACKAGES, SECONDS_TO_STOP, STOPPED_LINE, exit_code
+from flows.ending import SECONDS_TO_STOP, STOPPED_LINE, exit_code
 from flows.service.environment import THRESHOLDS
 from flows.service.listening import listening
 
@@ -94,12 +95,11 @@ def test_error_of_this_program_is_written_as_it_is(store: Path, capsys: pytest.C
     assert not store.exists()
 
 
-@pytest.mark.parametrize(("source", "is_named"), [("raise ValueError('ours')", True), ("int('x')", False)])
-def test_only_errors_that_this_program_raises_itself_are_named_ones(
-    source: str, is_named: bool, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("error", "is_named"), [(InvalidInput("ours"), True), (ValueError("ours"), False)])
+def test_only_errors_of_this_program_are_named_ones(
+    error: ValueError, is_named: bool, capsys: pytest.CaptureFixture[str]
 ):
-    code = compile(source, PACKAGES[0] + "module.py", "exec")
-    assert exit_code(lambda: exec(code)) == 1
+    assert exit_code(raising(error)) == 1
     assert (capsys.readouterr().err == "dyformer: ours\n") is is_named
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embedder, LabelledStep, Scorer
 from dyformer.evaluation.audit.case import (
     NUM_TARGETS,
@@ -303,7 +304,7 @@ def audit(case: AuditCase) -> Iterator[Check]:
     Raises ValueError for a graph without a step after `until`, and TooFewLinks without labelled pairs.
     """
     if not 2 <= case.until < case.graph.num_steps:
-        raise ValueError(
+        raise InvalidInput(
             f"step {case.until} cannot be audited: expected one from 2 to {case.graph.num_steps - 1}, because a later "
             f"step is replaced"
         )

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embedder, LabelledStep, NoVectors, Score, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, checked_scores
@@ -82,9 +83,9 @@ class Forecast:
     ) -> dict[Links, pl.DataFrame]:
         """Give the table of `top` for each kind of links; a pair is scored once for all of them."""
         if k < 1:
-            raise ValueError(f"k = {k}: expected at least one partner per node")
+            raise InvalidInput(f"k = {k}: expected at least one partner per node")
         if unknown := [kind for kind in kinds if kind not in get_args(Links)]:
-            raise ValueError(f"links = {unknown[0]!r}: expected one of {', '.join(get_args(Links))}")
+            raise InvalidInput(f"links = {unknown[0]!r}: expected one of {', '.join(get_args(Links))}")
         retrieved = self.retrieved(query_A, at_least=k)
         retrieved = retrieved.rows(np.logical_or.reduce([_of_kind(retrieved, kind) for kind in kinds]))
         score_R, reasons_of = self._scored(ordered(self.past.history, retrieved))
@@ -146,7 +147,7 @@ def check_distinct(ids: Sequence[object] | pl.Series, source_P: NDArray[np.int64
     """Raise ValueError, with the node's own id, for a pair of a node with itself, of which there are no forecasts."""
     same_P = np.flatnonzero(source_P == target_P)
     if len(same_P):
-        raise ValueError(
+        raise InvalidInput(
             f"expected pairs of two nodes, because links of a node with itself are not forecast; found"
             f" {len(same_P)} of a node with itself, such as {ids[int(source_P[same_P[0]])]!r}"
         )

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.evaluation.forecasts.forecast import Forecast
@@ -49,7 +50,9 @@ def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int)
     if isinstance(forecast.score, EventPairScore):
         event_pairs = forecast.score.fitted.record()
     if not can_store(forecast, method):
-        raise ValueError(f"{kind.__module__}:{kind.__qualname__} cannot be stored: expected a forecaster or a baseline")
+        raise InvalidInput(
+            f"{kind.__module__}:{kind.__qualname__} cannot be stored: expected a forecaster or a baseline"
+        )
     return {
         "fitted": fitted,
         "event_pairs": event_pairs,
@@ -70,7 +73,9 @@ def forecast_from(
 ) -> Forecast:
     """Read the values of `forecast_record`, for the same history and vectors. Raises ValueError for another history."""
     if history.num_steps != record["until"]:
-        raise ValueError(f"a forecast as of step {record['until']} needs its history, found {history.num_steps} steps")
+        raise InvalidInput(
+            f"a forecast as of step {record['until']} needs its history, found {history.num_steps} steps"
+        )
     past = PreparedGraph(config=GraphConfig(**record["graph"]), until=record["until"], history=history)
     return forecast_of(record, past, vectors_ND)
 
@@ -87,12 +92,12 @@ def forecast_of(
     elif record["fitted"] is None:
         module, name, settings = record["baseline"]
         if not module.startswith(BASELINES):
-            raise ValueError(f"the baseline {module}:{name} is not one of {BASELINES.rstrip('.')}")
+            raise InvalidInput(f"the baseline {module}:{name} is not one of {BASELINES.rstrip('.')}")
         method = getattr(importlib.import_module(module), name)(**settings)
         score = method.fit_pairs(past, labelled_steps(past, seed=record["seed"]))
     else:
         if record["reads_vectors"] and vectors_ND is None:
-            raise ValueError("this forecast reads vectors, and none are given")
+            raise InvalidInput("this forecast reads vectors, and none are given")
         vectors_of = (lambda graph: vectors_ND) if record["reads_vectors"] else None
         forecaster = Forecaster(vectors_of=vectors_of, seed=record["seed"])
         score = ForecasterScore(

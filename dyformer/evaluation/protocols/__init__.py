@@ -6,6 +6,8 @@ This module imports none of them, so that a command lists their names at once.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dyformer import InvalidInput
+
 if TYPE_CHECKING:
     from dyformer.evaluation.protocols.protocol import Protocol
 
@@ -22,7 +24,7 @@ PROTOCOLS: dict[str, str] = {
 """Name of a protocol -> the module whose `PROTOCOL` it is; of a user's own, which a command adds, `module:OBJECT`."""
 
 
-class UnknownProtocol(ValueError):
+class UnknownProtocol(InvalidInput):
     """A name that no protocol has."""
 
 

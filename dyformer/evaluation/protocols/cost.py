@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.embedder import EPOCHS, Embedder, Stage
 from dyformer.evaluation.protocols.paper import possible_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
@@ -43,7 +44,7 @@ def train(method: Embedder | Stage, graph: PreparedGraph, num_epochs: int, seed:
     parameters = {field.name for field in fields(method) if field.init} if is_dataclass(method) else set[str]()
     numbers = dict.fromkeys(parameters.intersection(EPOCHS), num_epochs)
     if not numbers or not is_dataclass(method):
-        raise ValueError(
+        raise InvalidInput(
             "the time of an epoch is the difference of two fits: expected a dataclass with the number of epochs in a"
             f" field {' or '.join(EPOCHS)}; found {type(method).__name__}"
         )

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embedder, NodeScorer
 from dyformer.evaluation.fitting import MIN_TRAINED_STEPS
 from dyformer.evaluation.node_classification import (
@@ -38,7 +39,7 @@ def steps_to_score(log: Log) -> list[int]:
     labels = log.labels()
     if not (labels.label_R > 0).any():
         has = "labels, but no positive one" if len(labels.label_R) else "no labels"
-        raise ValueError(
+        raise InvalidInput(
             f"{log.dataset} has {has}: expected a log whose column of labels (label) has numbers above 0, such as"
             " snap-wikipedia"
         )

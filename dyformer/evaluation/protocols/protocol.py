@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embedder, NodeScorer, Ranker, Scorer, Stage
 from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.graphs.config import GraphConfig
@@ -154,7 +155,7 @@ def one_of(*values: str) -> Setting:
 
     def read(text: str) -> str:
         if text not in values:
-            raise ValueError(f"expected one of {', '.join(values)}, got {text!r}")
+            raise InvalidInput(f"expected one of {', '.join(values)}, got {text!r}")
         return text
 
     return Setting(values[0], read)
@@ -264,11 +265,11 @@ class Protocol:
         for name, value in changes.items():
             if name not in self.settings:
                 has = ", ".join(self.settings) or "none"
-                raise ValueError(f"the protocol {self.name} has no setting {name!r}; it has {has}")
+                raise InvalidInput(f"the protocol {self.name} has no setting {name!r}; it has {has}")
             try:
                 settings[name] = self.settings[name].read(value)
             except ValueError as error:
-                raise ValueError(f"{self.name}.{name}: {error}") from error
+                raise InvalidInput(f"{self.name}.{name}: {error}") from error
         return replace(self, given=settings)
 
     def evaluates(self, method: object) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
 from dyformer.embedder import Ranker, RankEvents
 from dyformer.evaluation.bootstrap import node_resamples
 from dyformer.evaluation.event_splits import (
@@ -124,7 +125,7 @@ def ranked_events(name: str, method: Ranker, trial: EventTrial, *, seed: int) ->
     started = time.process_time()
     rank_events = method.fit_events(*trial.fitting, seed=seed)
     if not callable(rank_events):
-        raise ValueError(f"{name}: fit_events must return a function; found {type(rank_events).__name__}")
+        raise InvalidInput(f"{name}: fit_events must return a function; found {type(rank_events).__name__}")
     frames = [_split_ranks(trial, split, rank_events) for split in SPLITS]
     return (
         pl.concat(frames)

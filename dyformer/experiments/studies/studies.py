@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dyformer import InvalidInput
 from dyformer.embedder import Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.node_classification import COUNTS_AND
@@ -390,5 +391,5 @@ STUDIES: dict[str, Study] = {
 def study_of(name: str) -> Study:
     """Return the study of a name. Raises ValueError, with the allowed names."""
     if name not in STUDIES:
-        raise ValueError(f"there is no experiment {name!r}: expected one of {', '.join(STUDIES)}")
+        raise InvalidInput(f"there is no experiment {name!r}: expected one of {', '.join(STUDIES)}")
     return STUDIES[name]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from dyformer import InvalidInput
 from dyformer.experiments.methods import METHODS, Method, TrainingStage, Variation, method_of
 from dyformer.experiments.settings import Experiment
 
@@ -60,7 +61,7 @@ GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 def grid_of(title: str) -> Mapping[str, tuple[Any, ...]]:
     """Return the grid of a method. Raises ValueError, with the titles that have one."""
     if title not in GRIDS:
-        raise ValueError(f"{title!r} has no settings to search: expected one of {', '.join(GRIDS)}")
+        raise InvalidInput(f"{title!r} has no settings to search: expected one of {', '.join(GRIDS)}")
     return GRIDS[title]
 
 

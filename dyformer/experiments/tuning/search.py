@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.embedder import Embedder
 from dyformer.evaluation.fitting import fitted_vectors
 from dyformer.evaluation.protocols.paper import Trial, decoded_scores
@@ -43,7 +44,7 @@ def points_of(grid: Mapping[str, tuple[Any, ...]], usual: Settings, num_trials: 
     if len(listed) <= num_trials:
         return listed
     if find_spec("optuna") is None:
-        raise ValueError(
+        raise InvalidInput(
             "a search of more points than trials needs Optuna: `pip install dyformer[tuning]`, or give more trials"
         )
     return None
@@ -94,7 +95,7 @@ def best(tried: list[Tried]) -> Tried:
     """
     scored = [trial for trial in tried if not np.isnan(trial.score)]
     if not scored:
-        raise ValueError(f"all {len(tried)} points of the grid diverged, the usual settings too: nothing is chosen")
+        raise InvalidInput(f"all {len(tried)} points of the grid diverged, the usual settings too: nothing is chosen")
     return max(scored, key=lambda each: each.score)
 
 
@@ -139,7 +140,7 @@ def past_steps(past: DynamicGraph) -> PastSteps:
         steps = evaluated_steps(graph)[-NUM_STEPS:]
         if steps:
             return PastSteps(graph, tuple(steps), parts)
-    raise ValueError(
+    raise InvalidInput(
         f"the {past.num_steps} steps before the first reported one have too few links between known nodes to choose "
         f"settings on, even with windows of half the length: leave the method as it is"
     )

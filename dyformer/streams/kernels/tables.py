@@ -22,6 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dyformer import InvalidInput
+
 NUM_HALF_LIVES = 4
 SLOTS_OF_A_MARK = 8
 PART = 1 << 13  # slots that are copied at a time: about half a millisecond
@@ -316,7 +318,7 @@ def larger_table(table: PairTable, num_more: int) -> PairTable:
     """
     num_slots = max(int(table.num_used_1[0]) + num_more, 2 * len(table.slot_S))
     if num_slots >= np.iinfo(np.int32).max:
-        raise ValueError(f"a table of pairs has fewer than {np.iinfo(np.int32).max} slots, got {num_slots}")
+        raise InvalidInput(f"a table of pairs has fewer than {np.iinfo(np.int32).max} slots, got {num_slots}")
     return table._replace(
         num_used_1=table.num_used_1.copy(),
         bucket_B=np.empty(_num_buckets(num_slots), dtype=np.int32),

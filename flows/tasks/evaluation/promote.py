@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dyformer import InvalidInput
 from dyformer.embedder import Scorer
 from dyformer.evaluation.config import PromotionConfig
 from dyformer.evaluation.fitting import FORECASTER_WITH
@@ -35,7 +36,7 @@ MOST_TRIES = 5
 STEP_IN_TEST = " on the step that ends at "  # between contender with windows and time, in the key of a test
 
 
-class NotEvaluated(ValueError):
+class NotEvaluated(InvalidInput):
     """A contender without scores of the queries cannot be promoted."""
 
 
@@ -91,7 +92,7 @@ def promote_if_better(
             outcome = _decided(ranked, contender, rule or PromotionConfig(), REPEATED if number else None)
             if outcome is not None:
                 return _absolute(opened.layout, outcome)
-    raise ValueError(
+    raise InvalidInput(
         f"dataset {opened.dataset!r}: other machines recorded their tests first {MOST_TRIES} times; run it again later"
     )
 
@@ -159,7 +160,7 @@ def champion_to_publish(snapshots: str) -> Contender:
     contender = champion_contender(snapshots)
     if contender is None:
         dataset = open_snapshots(snapshots).dataset
-        raise ValueError(
+        raise InvalidInput(
             f"{dataset} has no champion whose forecasts could be written: `dyformer run {dataset}` chooses one and "
             f"publishes its forecasts; with a setting, as in --set model.num_layers=4, DyFormer is trained by it"
         )

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from dyformer import InvalidInput
 from flows.tasks.evaluation.promote import MISSING, MOST_TRIES, champion_of, is_usable
 from flows.tasks.publishing.publications import ROLLBACK, is_late, publish_again
 from flows.tasks.snapshots import make_snapshots, open_snapshots
@@ -55,7 +56,7 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
             if replace_champion(layout, dataset, restored, stamp):
                 publish_again(layout, dataset)
                 return restored
-    raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+    raise InvalidInput(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
 
 
 def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
@@ -125,16 +126,16 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
     """Give the record of an earlier champion as that of the present one."""
     earlier = [] if record is None else record["earlier"]
     if record is None or not earlier:
-        raise ValueError(f"{dataset} has no earlier champion: `dyformer champions {dataset}` lists all")
+        raise InvalidInput(f"{dataset} has no earlier champion: `dyformer champions {dataset}` lists all")
     chosen = earlier[-1]["number"] if number is None else number
     holders = [champion for champion in earlier if champion["number"] == chosen]
     if not holders:
         numbers = ", ".join(str(champion["number"]) for champion in earlier)
-        raise ValueError(f"{dataset} has no earlier champion {chosen}: expected one of {numbers}")
+        raise InvalidInput(f"{dataset} has no earlier champion {chosen}: expected one of {numbers}")
     target = holders[0]
     missing = _missing(layout, target)
     if missing is not None:
-        raise ValueError(f"{dataset}: {missing}, those of champion {chosen} ({target['title']}): choose another one")
+        raise InvalidInput(f"{dataset}: {missing}, those of champion {chosen} ({target['title']}): choose another one")
     reason = f"champion {record['number']} ({record['title']}) was rolled back to champion {chosen}"
     named = {"title": target["title"], "models": target["models"]}
     again = {

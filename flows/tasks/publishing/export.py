@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import polars as pl
 
+from dyformer import InvalidInput
 from storage.bytes import files
 from storage.champions import PUBLISHED_KINDS, check_one_space, latest_tables, ledger
 from storage.database import DatabaseFailed, Target, is_database, replace_rows
@@ -48,14 +49,14 @@ def export(dataset: str, to: str, kind: Format | None = None) -> list[str]:
     """
     _check(to)
     if is_database(to) and kind is not None:
-        raise ValueError(f"a database has no files of a format: leave out --format {kind}, or name a folder")
+        raise InvalidInput(f"a database has no files of a format: leave out --format {kind}, or name a folder")
     kind = kind or "parquet"
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
     newest_tables = latest_tables(layout, dataset)
     tables = {name: newest_tables[name][1].collect() for name in PUBLISHED_KINDS if name in newest_tables}
     if not tables:
-        raise ValueError(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
+        raise InvalidInput(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
     if "vectors" in tables:
         check_one_space(tables["vectors"], f"vectors of {dataset}")
     tables["ledger"] = with_timestamps(layout, dataset, ledger(layout, dataset).lazy()).collect()

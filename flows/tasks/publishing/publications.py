@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.experiments.settings import OldSettings
 from dyformer.graphs.windows import WindowsMove, next_window
 from dyformer.logs.time_windows import Window
@@ -69,7 +70,7 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
             }
             if replace_champion(layout, dataset, {**record, "published": published}, stamp):
                 return _written(layout, dataset, {**record, "published": published})
-    raise ValueError(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+    raise InvalidInput(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
 
 
 def is_late(layout: Layout, dataset: str, forecasts: str) -> bool:
