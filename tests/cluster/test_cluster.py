@@ -19,6 +19,7 @@ from typing import Any
 import cloudpickle
 import polars as pl
 import pytest
+import torch
 from cluster_ranges import numbers
 from own_log import own_log
 from own_snapshots import ingest_own
@@ -245,6 +246,11 @@ def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: py
     assert all(shared.part(rows).is_current for rows in RANGES)
     remove_parts(RANGES, shared)
     assert not files.find(shared.layout.root)
+
+
+def test_a_worker_has_one_thread(tmp_path: Path, one_worker: str):
+    layout = Layout(str(tmp_path))
+    assert list(done_on(one_worker, layout, [pl.thread_pool_size, torch.get_num_threads])) == [(0, 1), (1, 1)]
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
