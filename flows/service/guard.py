@@ -46,7 +46,10 @@ class Guard:
     origins: tuple[str, ...] = ()
     """Pages that may call it, beside those of the name by which it is called."""
     login: str | None = None
-    """The login, `user:password`, that each request must have, for an application that checks none itself."""
+    """The login, `user:password`, that each request must have, for an application that checks none itself.
+
+    The password alone is a token, too.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -76,8 +79,10 @@ class Guard:
 
 
 def _has_login(headers: Headers, login: str) -> bool:
-    expected = f"Basic {base64.b64encode(login.encode()).decode()}"
-    return hmac.compare_digest(headers.get("authorization", "").encode(), expected.encode())
+    """Whether a request has the login, or its password alone as a token (RFC 6750)."""
+    allowed = f"Basic {base64.b64encode(login.encode()).decode()}", f"Bearer {login.partition(':')[2]}"
+    given = headers.get("authorization", "").encode()
+    return any(hmac.compare_digest(given, each.encode()) for each in allowed)
 
 
 def _unframed(send: Send) -> Send:

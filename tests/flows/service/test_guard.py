@@ -22,7 +22,8 @@ from flows.service.guard import Guard
 
 HOSTS = ("127.0.0.1:4200", "prefect.example", "local:*", "Desk.example:4200")
 PAGE = "http://localhost:4200"
-LOGIN = "dyformer:p\u00e4ss"
+PASSWORD = "p\u00e4ss"
+LOGIN = f"dyformer:{PASSWORD}"
 arrived: list[str] = []
 
 
@@ -143,6 +144,9 @@ def test_a_login_is_needed_but_for_health() -> None:
     wrong = [LOGIN[:-1], f"{LOGIN}s", "dyformer:", LOGIN.removeprefix("dyformer")]
     assert [status({**host, "authorization": authorization(each)}, login=LOGIN) for each in wrong] == [401] * 4
     assert status({**host, "authorization": authorization(LOGIN, "Bearer")}, login=LOGIN) == 401
+    tokens = [f"Bearer {each}".encode("latin-1") for each in ("", LOGIN, PASSWORD[:-1], f"{PASSWORD}s")]
+    assert [status({**host, "authorization": each}, login=LOGIN) for each in tokens] == [401] * 4
+    assert status({**host, "authorization": f"Bearer {PASSWORD}".encode("latin-1")}, login=LOGIN) == 200
     assert status({**host, "authorization": "\u00e4".encode()}, login=LOGIN) == 401
     assert status({**host, "authorization": authorization(LOGIN)}, login=LOGIN) == 200
     assert status(host, path="/health", login=LOGIN) == 200
