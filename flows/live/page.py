@@ -197,16 +197,14 @@ def _short(time: int, unit: TimeUnit) -> str:
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td data-name="{escape(name)}"{f" class={kind}" if kind else ""}>{cell}</td>'
-            for name, (cell, kind) in zip(names, row, strict=True)
-        )
-        + "</tr>\n"
-        for row in rows
-    )
+    kinds: tuple[str, ...] = ("",) * len(names)
+    body = ""
+    for row in rows:
+        kinds = tuple(f" class={kind}" if kind else "" for _, kind in row)
+        cells = zip(names, row, kinds, strict=True)
+        body += "<tr>" + "".join(f'<td data-name="{escape(name)}"{kind}>{cell}</td>' for name, (cell, _), kind in cells)
+        body += "</tr>\n"
+    head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(names, kinds, strict=True))
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>" if body else ""
 
 

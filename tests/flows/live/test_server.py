@@ -698,6 +698,14 @@ def test_the_page_escapes_ids_and_finds_parts_of_them(client):
     assert "https://" not in page
 
 
+def test_the_name_of_a_column_of_numbers_stands_above_them(client):
+    page = client.get("/", params={"source": "u3"}).text
+    of_cells = dict(re.findall(r'<td data-name="([^"]+)"( class=\w+)?>', page))
+    of_names = {name: kind for kind, name in re.findall(r"<th( class=\w+)?>([^<]+)</th>", page)}
+    assert of_names == of_cells
+    assert of_names["events"] == " class=number"
+
+
 @pytest.mark.parametrize(
     "error", [Damaged("7_forecasts/x", "was changed", "delete it"), StoreUnreachable("s3://bucket", "it is away")]
 )
