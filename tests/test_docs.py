@@ -1,10 +1,12 @@
 """The documentation site: a strict build without a network, with every setting and folder on the generated pages."""
 
+import gzip
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +14,7 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
+from dyformer import read_log
 from dyformer.experiments.settings import settings_table
 from flows.cli import app
 
@@ -108,3 +111,29 @@ def test_every_command_on_a_page_is_one_with_its_options(page: Path) -> None:
         parameters = [*command.params, *command.commands[name].params]
         known = {option for parameter in parameters for option in [*parameter.opts, *parameter.secondary_opts]}
         assert set(re.findall(r"(?<=\s)--[a-z-]+", line)) <= known | {"--help"}, line
+
+
+def test_the_queries_that_write_rows_anew_make_logs_that_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("shop", "chat", "payments"):
+        Path(folder).mkdir()
+    rows = [f"u{i},p1,2026-11-01 00:0{i}:00 UTC,{'purchase' if i % 2 else 'view'}" for i in range(6)]
+    Path("shop/hour.csv.gz").write_bytes(
+        gzip.compress("\n".join(["user_id,product_id,event_time,event_type", *rows]).encode())
+    )
+    message = '{"sender": {"id": "anna"}, "recipient": {"id": "bert"}, "sent_at": "2026-10-01T02:05:39+02:00"}\n'
+    Path("chat/export.jsonl").write_text(message)
+    Path("payments/october.csv").write_text(
+        'payer;payee;amount;booked_at\n"a; b";c;1.234,56;03.11.2026 14:05\nc;d;7,5;03.11.2026 14:06\n'
+    )
+    section = (ROOT / "docs" / "own_log.md").read_text().split("## Rows of another form")[1]
+    exec(section.split("```python")[1].split("```")[0], {})
+    assert read_log("purchases.parquet").events["source"].to_list() == ["u1", "u3", "u5"]
+    [message] = read_log("messages.parquet").events.select("source", "target", "time").rows()
+    assert message == ("anna", "bert", datetime(2026, 10, 1, 0, 5, 39, tzinfo=UTC))
+    amounts = read_log(
+        "amounts.parquet", source="payer", target="payee", time="booked_at", weight="amount", time_unit="day-first"
+    )
+    assert amounts.events.select("source", "weight").rows() == [("a; b", 1234.56), ("c", 7.5)]

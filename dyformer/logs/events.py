@@ -55,6 +55,17 @@ ALIKE = ("source", "target", "time")
 ABSENT = {"weight": pl.lit(1.0), "label": pl.lit(None, pl.Int8)}
 """The value of every event if the log lacks the column."""
 
+CHOOSE_COLUMNS = "choose the columns with `source`, `target` and `time`, or the separator with `separator`"
+QUERIES = "the documentation has the queries under 'Rows of another form'"
+REMEDIES = {
+    "an object or a list": "nested values are not read: write them as columns of their own first, for example with"
+    f" DuckDB ({QUERIES})",
+    "unreadable weight": "a weight is a number such as 1234.56, without a decimal comma, a thousands separator or a"
+    f" currency: write such amounts anew first, for example with DuckDB ({QUERIES}), or choose another column with"
+    " `weight`",
+}
+"""What to do where one kind of fault is that of all rows; otherwise CHOOSE_COLUMNS."""
+
 NUMBERS = {pl.UInt32: np.uint32, pl.UInt64: np.uint64, pl.Int64: np.int64, pl.Float64: np.float64}
 """Types of the columns that have a value in every event."""
 
@@ -200,9 +211,10 @@ def check_usable(
             f" column with `time`"
         )
     where = f"first in {first['file']}, {plan.row_name} {first['line']}: {raw}"
+    remedies = [remedy for fault, remedy in REMEDIES.items() if quarantine["reason"].str.contains(fault).all()]
     raise NoUsableRows(
-        f"none of the {quarantine.height:,} rows of {names} can be used: {reasons} ({where}); choose"
-        " the columns with `source`, `target` and `time`, or the separator with `separator`"
+        f"none of the {quarantine.height:,} rows of {names} can be used: {reasons} ({where});"
+        f" {(remedies or [CHOOSE_COLUMNS])[0]}"
     )
 
 

@@ -226,6 +226,13 @@ def _as_first_read(declared: Declared, before: Mapping[str, Any]) -> Declared:
     return replace(declared, directed=True) if before and declared.directed is None else declared
 
 
+def _names(files: Sequence[RawFile]) -> str:
+    """List the names of a few files; of more the number, the first and the last one."""
+    if len(files) > MAX_NAMED:
+        return f"{len(files):,} files, the first {files[0].name}, the last {files[-1].name}"
+    return ", ".join(file.name for file in files)
+
+
 def _read_fresh(
     layout: Layout,
     dataset: str,
@@ -240,7 +247,7 @@ def _read_fresh(
         for line in known_form(dataset, reading):  # before an error of a file that has another form
             show(line)
         plan = sniff_plan(list(files.values()), declared)
-        show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
+        show(f"reading {dataset} from {_names(list(fresh.values()))}\n{describe(plan)}")
         results = read_files(files, plan, reading, database)
     check_contract(layout, dataset, plan, results, reading)
     return plan, results

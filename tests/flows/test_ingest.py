@@ -329,6 +329,17 @@ def test_a_new_file_without_a_row_is_named_and_the_others_are_committed(dyformer
     assert "event table version 2" in dyformer("ingest", "mine", "--log", "incoming")[1]
 
 
+def test_of_many_files_the_first_and_the_last_are_named(dyformer: Callable[..., tuple[int, str]]):
+    for number, row in enumerate(ROWS[:8]):
+        path = Path(f"days/date=2024-01-0{number + 1}/part-0.csv")
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{HEADER}\n{row}\n")
+    code, output = dyformer("ingest", "mine", "--log", "days")
+    assert code == 0, output
+    named = "8 files, the first days/date=2024-01-01/part-0.csv, the last days/date=2024-01-08/part-0.csv"
+    assert output.splitlines()[0] == f"reading mine from {named}"
+
+
 def test_an_ingest_opens_no_other_log(dyformer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch):
     rows = ["source,target,time", *(f"a,b,{number}" for number in range(30))]
     Path("rows.csv").write_text("\n".join(rows))

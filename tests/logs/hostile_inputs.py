@@ -258,7 +258,16 @@ CASES: dict[str, Case] = {
     "JSON nested 99 deep": accepted(JSON + deep(99), N + 1),
     "brackets in a JSON text": accepted(JSON + json_line(more=f', "x": "{"[" * 500}"'), N + 1),
     "an object for a JSON id": accepted(JSON + json_line('{"a": 1}'), rejected={"source is an object or a list": 1}),
-    "objects for all JSON ids": refused(json_line("[1]") * 5, NoUsableRows, "source is an object or a list"),
+    "objects for all JSON ids": refused(
+        json_line("[1]") * 5, NoUsableRows, "source is an object or a list", "write them as columns of their own"
+    ),
+    "a decimal comma in all weights": refused(
+        "source;target;time;amount\n" + f'a;b;{EPOCH};"1.234,56"\n' * 5,
+        NoUsableRows,
+        "such as 1234.56",
+        "DuckDB",
+        weight="amount",
+    ),
     "a list for a JSON time": accepted(JSON + json_line(time="[1]"), rejected={"time is an object or a list": 1}),
     "a JSON key twice": accepted(JSON + json_line(more=', "source": 3'), rejected={"a JSON key twice": 1}),
     "a JSON key with a quote": accepted(JSON.replace('"source"', '"so\'ur]ce"'), source="so'ur]ce"),
