@@ -29,6 +29,7 @@ from dyformer.evaluation.protocols import prequential, protocol_of
 from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen_units, evaluated
 from dyformer.experiments.arguments import (
     ENDS,
+    as_path,
     check_device,
     check_process,
     has_text_ids,
@@ -90,7 +91,7 @@ class Model:
         A model that is there is replaced. Raises ValueError for a user's own scorer and for a folder of other files.
         """
         check_process()
-        write_model(Path(folder), "steps", _parts_of(self))
+        write_model(as_path("folder", folder), "steps", _parts_of(self))
 
     def __repr__(self) -> str:
         width = "" if self.vector_ND is None else f", width {self.vector_ND.shape[1]}"
@@ -420,7 +421,7 @@ def fit(
 def load(folder: str | Path) -> Model:
     """Read a model that `save` stored. Raises ValueError for a folder without one, or of another version."""
     check_process()
-    return _model_of(*read_model(Path(folder), "steps"))
+    return _model_of(*read_model(as_path("folder", folder), "steps"))
 
 
 def evaluate(  # noqa: PLR0913 - what a comparison may vary

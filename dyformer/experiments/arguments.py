@@ -1,5 +1,6 @@
 """Checks of the arguments of the Python API, and of the process that calls it: errors say what was expected."""
 
+import glob
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ import polars as pl
 from dyformer import DyformerError, InvalidInput
 from dyformer.extras import need
 from dyformer.logs.plan import ReadPlan
+from dyformer.logs.raw_file import LogNotFound
+from dyformer.logs.records import text_series
 from dyformer.logs.validation import whole_ids
 
 if TYPE_CHECKING:
@@ -112,12 +115,38 @@ def reported(progress: object) -> Callable[[str], None]:
 
 
 def paths_of(log: object) -> list[str | Path] | None:
-    """Give the paths of a log; None where it is in memory."""
+    """Give the paths of a log; None where it is in memory. Raises LogNotFound for what is no name of a file."""
     if isinstance(log, str | Path):
-        return [log]
+        return [_file(log)]
     if isinstance(log, Sequence) and not isinstance(log, bytes) and all(isinstance(path, str | Path) for path in log):
-        return list(log)
+        return [_file(path) for path in log]
     return None
+
+
+def _file(path: str | Path) -> str | Path:
+    """Give the path of a file; a folder and a pattern are the command line's."""
+    named = Path(as_path("log", path))
+    if named.is_dir():
+        raise LogNotFound(
+            f"{str(path)!r} is a folder: name its files, as in sorted(Path({str(path)!r}).rglob('*.csv'))"
+        )
+    if glob.has_magic(str(path)) and not named.exists():
+        raise LogNotFound(
+            f"there is no file {path}: name the files of a pattern, as in sorted(glob.glob({str(path)!r}))"
+        )
+    return path
+
+
+def as_path(name: str, value: object) -> Path:
+    """Give an argument as a path; raises ValueError for what no file or folder can have as its name."""
+    try:
+        path = Path(value)  # pyright: ignore[reportArgumentType]
+        is_name = b"\0" not in os.fsencode(path)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidInput(f"{name} = {value!r}: expected a path") from error
+    if not is_name:
+        raise InvalidInput(f"{name} = {value!r}: expected a path")
+    return path
 
 
 def id_texts(ids: object) -> pl.Series:
@@ -126,7 +155,7 @@ def id_texts(ids: object) -> pl.Series:
     if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
         raise InvalidInput(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
     texts = [str(number) for number in ([ids] if single else ids)]  # pyright: ignore[reportGeneralTypeIssues]
-    return as_read(pl.Series(texts, dtype=pl.String))
+    return as_read(text_series(texts))
 
 
 def as_read(ids: pl.Series) -> pl.Series:
@@ -135,13 +164,16 @@ def as_read(ids: pl.Series) -> pl.Series:
 
 
 def stripped(ids: pl.Series) -> pl.Series:
-    """Give ids as texts without blanks at their ends."""
-    return ids.cast(pl.String).str.strip_chars()
+    """Give ids as texts without blanks at their ends. Raises ValueError for values of a type that is no id."""
+    try:
+        return ids.cast(pl.String).str.strip_chars()
+    except pl.exceptions.PolarsError as error:
+        raise InvalidInput(f"ids of the type {ids.dtype}: expected texts or integers") from error
 
 
 def pair_frame(pairs: Any) -> pl.DataFrame:
     """Give pairs of ids, a frame or a sequence, as texts in the columns of ENDS; raises ValueError for others."""
-    if isinstance(pairs, str | bytes) or not (isinstance(pairs, Sequence) or hasattr(pairs, "columns")):
+    if isinstance(pairs, str | bytes | pl.LazyFrame) or not (isinstance(pairs, Sequence) or hasattr(pairs, "columns")):
         raise InvalidInput(
             f"expected pairs such as [(source, target)], or a frame with these columns; found {type(pairs).__name__}"
         )
@@ -150,7 +182,7 @@ def pair_frame(pairs: Any) -> pl.DataFrame:
         if wrong:
             raise InvalidInput(f"expected pairs such as [(source, target)]; found {wrong[0]!r}")
         columns = {end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)}
-        return pl.DataFrame({end: as_read(pl.Series(ids, dtype=pl.String)) for end, ids in columns.items()})
+        return pl.DataFrame({end: as_read(text_series(ids)) for end, ids in columns.items()})
     missing = [end for end in ENDS if end not in pairs.columns]
     if missing:
         raise InvalidInput(f"no column {' and '.join(missing)} among {list(pairs.columns)}: expected source and target")

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from dyformer import InvalidInput
 from dyformer.experiments.api import Log, read_log
-from dyformer.experiments.arguments import check_process, reported, stripped, texts, whole
+from dyformer.experiments.arguments import as_path, check_process, reported, stripped, texts, whole
 from dyformer.experiments.saved_models import Parts, read_model, write_model
 from dyformer.logs.datasets import Columns
 from dyformer.logs.moments import MICROSECONDS_OF, UnreadableMoment, expected_times, read_moment, written_moment
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import UnreadableTime
-from dyformer.logs.records import as_frame
+from dyformer.logs.records import as_frame, text_series
 from dyformer.logs.time_windows import TimeUnit, horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, fit_on_past
 from dyformer.scoring.event_heads import Done
@@ -53,7 +53,7 @@ class EventModel:
         `EventModel.load` reads it. A model that is there is replaced. Raises ValueError for a folder of other files.
         """
         check_process()
-        write_model(Path(folder), "events", self._parts())
+        write_model(as_path("folder", folder), "events", self._parts())
 
     @classmethod
     def load(cls, folder: str | Path) -> "EventModel":
@@ -62,7 +62,7 @@ class EventModel:
         Raises ValueError for a folder without one, or of another version.
         """
         check_process()
-        return _model_of(*read_model(Path(folder), "events"))
+        return _model_of(*read_model(as_path("folder", folder), "events"))
 
     def _parts(self) -> Parts:
         arrays, ids = self._ranking.copied()
@@ -147,7 +147,7 @@ class EventModel:
         check_process()
         if isinstance(source, bool) or not isinstance(source, str | int | np.integer):
             raise InvalidInput(f"source = {source!r}: expected an id, found {type(source).__name__}")
-        [name] = stripped(pl.Series([str(source)]))
+        [name] = stripped(text_series([str(source)]))
         self._check_ids([name])
         check_id("source", name)
         unit, newest = self._plan.time_unit, self._ranking.newest_time

@@ -419,7 +419,7 @@ def _instance(name: str, found: Any) -> Any:
         return found
     try:
         inspect.signature(found).bind()
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a class of C, such as int, may have no signature
         raise UnknownMethod(f"{name}: it is called without arguments, but {error}; give defaults") from error
     try:
         return found()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from dyformer import InvalidInput
+from dyformer import DyformerError, InvalidInput
 
 FORMAT = 3
 RECORD, ARRAYS = "model.json", "arrays.safetensors"
@@ -24,12 +24,23 @@ Parts = tuple[Mapping[str, Any], dict[str, pl.DataFrame], dict[str, NDArray]]
 """Plain values for JSON, tables and arrays of a model."""
 
 
+class NotSaved(DyformerError, OSError):
+    """The system refuses to write a model, for example because the disk is full."""
+
+
 def write_model(folder: Path, kind: Kind, parts: Parts) -> None:
     """Write the parts of a model beside those of an earlier one, which they replace once all are written.
 
     The record is last, so that a folder without it is no model. Raises ValueError for a folder that has files of
-    another kind.
+    another kind, and NotSaved where it cannot be written.
     """
+    try:
+        _write(folder, kind, parts)
+    except (OSError, SafetensorError) as error:
+        raise NotSaved(f"{folder} cannot be written ({error}): name a folder in which you may write") from error
+
+
+def _write(folder: Path, kind: Kind, parts: Parts) -> None:
     record, tables, arrays = parts
     present = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     others = [name for name in present if not name.startswith(PART)]  # than those that a killed process left

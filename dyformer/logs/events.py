@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from numbers import Real
 from typing import get_args
 
 import numpy as np
@@ -223,8 +224,8 @@ def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float,
 
     `row_name` is that of the plan by which they were read.
     """
-    if not 0 <= max_fraction <= 1:
-        raise InvalidInput(f"the fraction of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_fraction}")
+    if not isinstance(max_fraction, Real) or not 0 <= max_fraction <= 1:
+        raise InvalidInput(f"the fraction of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_fraction!r}")
     if quarantine.height > max_fraction * num_read:
         remedy = (
             "Repair the log, or allow more with `max_bad`" if max_fraction else "Repair these rows, or leave them out"

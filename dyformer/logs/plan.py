@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from dyformer import InvalidInput
 from dyformer.logs.datasets import Columns, Dataset
 from dyformer.logs.raw_file import AmbiguousLog, ColumnNotFound
 from dyformer.logs.time_windows import TimeUnit
@@ -45,6 +46,16 @@ class Declared:
     directed: bool | None = None
     comment_marks: str = "%#"  # a line that starts with one of these is left out
     is_known: bool = False  # a known log; a copy of it may have row numbers before the columns, under an empty name
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInput for a value of the wrong kind, also where no column needs it."""
+        if self.time_unit is not None and self.time_unit not in get_args(TimeUnit):
+            raise InvalidInput(f"the time unit {self.time_unit!r} is not one of {', '.join(get_args(TimeUnit))}")
+        if not isinstance(self.comment_marks, str):
+            raise InvalidInput(f'comment_marks = {self.comment_marks!r}: expected a text such as "%#", "" for none')
+        for name in ("bipartite", "directed"):
+            if (value := getattr(self, name)) not in (None, False, True):
+                raise InvalidInput(f"{name} = {value!r}: expected True, False or None")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,11 @@
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from dyformer import InvalidInput
 from dyformer.logs.plan import ReadPlan, position
 from dyformer.logs.raw_file import AmbiguousLog, DamagedLog, LogNotFound, OneColumn, RawFile, seekable
 from dyformer.logs.validation import INEXACT_ID, LAST_CLOCK_TIME
@@ -37,7 +38,10 @@ def as_frame(table: object) -> "pl.DataFrame | pd.DataFrame":
     if isinstance(table, pl.DataFrame) or (hasattr(table, "iloc") and hasattr(table, "columns")):  # that is pandas
         return table  # pyright: ignore[reportReturnType]
     if isinstance(table, pl.LazyFrame):
-        return table.collect()
+        try:
+            return table.collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise DamagedLog(f"the lazy frame cannot be collected: {str(error).partition(chr(10))[0]}") from error
     if isinstance(table, Sequence) and not isinstance(table, str | bytes):
         return _of_tuples(table)
     if hasattr(table, "__arrow_c_stream__"):
@@ -52,8 +56,9 @@ def as_frame(table: object) -> "pl.DataFrame | pd.DataFrame":
 def _of_tuples(rows: Sequence[object]) -> pl.DataFrame:
     for at, row in enumerate(rows, start=1):
         if not isinstance(row, tuple | list) or len(row) not in (3, 4) or len(row) != len(rows[0]):  # pyright: ignore[reportArgumentType]
+            found = f"a {type(row).__name__}" if hasattr(row, "columns") else repr(row)  # a frame has many lines
             raise OneColumn(
-                f"row {at} is {row!r}: expected tuples (source, target, time), or all with a weight as the fourth value"
+                f"row {at} is {found}: expected tuples (source, target, time), or all with a weight as the fourth value"
             )
     columns = dict(zip(TUPLE_COLUMNS, zip(*rows, strict=True), strict=False))  # pyright: ignore[reportArgumentType]
     return pl.DataFrame({name: _of_one_type(values) for name, values in columns.items()})
@@ -64,11 +69,19 @@ def _of_one_type(values: Sequence[object]) -> pl.Series:
     are_longer = any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in values)
     if are_longer or len({type(value) for value in values if value is not None}) > 1:
         return _as_texts(values)
-    return pl.Series(list(values))
+    return text_series(values) if isinstance(values[0], str) else pl.Series(list(values))
 
 
 def _as_texts(values: Iterable[object]) -> pl.Series:
-    return pl.Series([None if value is None else str(value) for value in values], dtype=pl.String)
+    return text_series([None if value is None else str(value) for value in values])
+
+
+def text_series(texts: Sequence[Any]) -> pl.Series:
+    """Give texts as a series. Raises InvalidInput for one that is not UTF-8, such as half a surrogate pair."""
+    try:
+        return pl.Series(list(texts), dtype=pl.String)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{error.object!r} is not UTF-8 text: write it in other characters") from error
 
 
 def frame_file(frame: "pl.DataFrame | pd.DataFrame") -> RawFile:
@@ -81,7 +94,10 @@ def frame_file(frame: "pl.DataFrame | pd.DataFrame") -> RawFile:
         texts = {column: "string" for column, dtype in frame.dtypes.items() if dtype.kind == "O"}
         zoned = {column: frame[column].dt.tz_convert(None) for column in frame.select_dtypes("datetimetz")}
         frame = frame.assign(**zoned).astype(texts)
-        frame = pl.DataFrame(pa.Table.from_pandas(frame, preserve_index=False))
+        try:
+            frame = pl.DataFrame(pa.Table.from_pandas(frame, preserve_index=False))
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise DamagedLog(f"the data frame cannot be read: {error}; leave out or rewrite such columns") from error
     frame = frame.with_columns(_as_texts(column).alias(column.name) for column in frame if column.dtype in WITHOUT_TYPE)
     content = io.BytesIO()
     frame.write_parquet(content, compression="lz4")

@@ -295,7 +295,9 @@ def _delimited_table(sample: Sample, declared: Declared) -> Table:
 
 
 def _check_separator(separator: str | None) -> None:
-    if separator is None or (len(separator) == 1 and separator.isascii() and separator not in '"\r\n'):
+    if separator is None or (
+        isinstance(separator, str) and len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
+    ):
         return
     names = ", ".join(SEPARATOR_NAMES.values())
     raise WrongSeparator(

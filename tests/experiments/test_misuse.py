@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import numpy as np
@@ -61,7 +61,7 @@ READ: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a column of pyarrow": (FRAME.to_arrow()["time"], {}, "found ChunkedArray"),
     "no path": ([], {}, "the log has no file"),
     "a missing path": ("none.csv", {}, "none.csv cannot be opened"),
-    "an empty path": ("", {}, "cannot be"),
+    "an empty path": ("", {}, "'' is a folder"),
     "paths and numbers": (["a.csv", 7], {}, "row 1 is 'a.csv': expected tuples"),
     "pairs": ([("a", "b")], {}, r"row 1 is \('a', 'b'\): expected tuples \(source, target, time\)"),
     "five values": ([(1, 2, 3, 4, 5)], {}, "row 1 is"),
@@ -71,6 +71,24 @@ READ: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no such position": (FRAME, {"time": 9}, "no column 9"),
     "one column twice": (FRAME, {"source": "target", "target": "target"}, "cannot be both source and target"),
     "a unit": (FRAME, {"time_unit": "hours"}, "the time unit 'hours' is not one of s, ms, us"),
+    "a unit of typed times": (
+        FRAME.with_columns(pl.from_epoch("time")),
+        {"time_unit": "hours"},
+        "the time unit 'hours' is not one of",
+    ),
+    "a folder": (Path(), {}, r"'\.' is a folder: name its files"),
+    "a pattern": ("none/*.csv", {}, r"there is no file none/\*\.csv: name the files of a pattern"),
+    "a path with a zero": ("a\0b", {}, "expected a path"),
+    "a path that is no text": ("a\ud800", {}, "expected a path"),
+    "frames": ([FRAME, FRAME], {}, "row 1 is a DataFrame: expected tuples"),
+    "half a character": ([("\ud800", "b", 1)], {}, "is not UTF-8 text"),
+    "a lazy frame without a column": (FRAME.lazy().select("who"), {}, 'cannot be collected: .*"who"'),
+    "a lazy frame without a file": (pl.scan_parquet("none.parquet"), {}, "cannot be collected: .*none.parquet"),
+    "columns of one name": (pd.DataFrame([[1, 2, 2]], columns=["a", "b", "b"]), {}, "cannot be read: .*[Dd]uplicate"),
+    "complex numbers": (FRAME.to_pandas().assign(weight=1j), {}, "cannot be read: "),
+    "comment marks": (FRAME, {"comment_marks": None}, 'comment_marks = None: expected a text such as "%#"'),
+    "a text for a truth": (FRAME, {"bipartite": "yes"}, "bipartite = 'yes': expected True, False or None"),
+    "a fraction in a text": (FRAME, {"max_bad": "1%"}, "from 0 to 1 .*, got '1%'"),
     "a fraction": (FRAME, {"max_bad": 7}, "from 0 to 1"),
     "no rows": (FRAME.head(0), {}, "no row"),
 }
@@ -124,6 +142,7 @@ FIT: dict[str, tuple[dict[str, Any], str]] = {
     "method unknown": ({"method": "L4"}, "L3"),
     "method interface": ({"method": dyformer.Embedder}, "found the interface itself"),
     "method class": ({"method": NeedsAnArgument}, "called without arguments, but missing .*'width'"),
+    "method class of C": ({"method": int}, "called without arguments, but no signature|found int without either"),
     "method function": ({"method": print}, "without either"),
 }
 
@@ -184,6 +203,21 @@ MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
     "scores of texts": (lambda model: model.scores(["u1", "v1"]), "expected pairs .*found 'u1'"),
     "scores of three": (lambda model: model.scores([("u1", "v1", 3)]), "expected pairs"),
     "scores of a frame": (lambda model: model.scores(pl.DataFrame({"a": [1]})), "no column source and target"),
+    "scores of lists": (
+        lambda model: model.scores(pl.DataFrame({"source": [["u1"]], "target": ["v1"]})),
+        "ids of the type List",
+    ),
+    "scores of bytes": (
+        lambda model: model.scores(pl.DataFrame({"source": [b"\xff"], "target": ["v1"]})),
+        "ids of the type Binary",
+    ),
+    "scores of a lazy frame": (lambda model: model.scores(FRAME.lazy()), "expected pairs .*found LazyFrame"),
+    "scores of half a character": (lambda model: model.scores([("\ud800", "v1")]), "is not UTF-8 text"),
+    "top ids half a character": (lambda model: model.top(ids="\ud800"), "is not UTF-8 text"),
+    "save none": (lambda model: model.save(None), "folder = None: expected a path"),
+    "save zero": (lambda model: model.save("a\0b"), "expected a path"),
+    "load none": (lambda model: dyformer.load(cast(Any, None)), "folder = None: expected a path"),
+    "load events": (lambda model: dyformer.EventModel.load(cast(Any, 3)), "folder = 3: expected a path"),
     "scores unknown": (lambda model: model.scores([("u1", "nobody")]), "unknown ids: nobody"),
     "vectors": (lambda model: model.vectors(), "scores pairs without vectors"),
     "until": (lambda model: model.graph.until("x"), "step = 'x'"),
@@ -196,6 +230,14 @@ def test_wrong_arguments_of_a_model_are_named(case: str, model: dyformer.Model) 
     use, says = MODEL[case]
     with pytest.raises(dyformer.InvalidInput, match=says):
         use(model)
+
+
+def test_a_folder_that_cannot_be_written_is_named(model: dyformer.Model, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(dyformer.DyformerError, match=r"file.* cannot be written") as error:
+            model.save(folder)
+        assert isinstance(error.value, OSError)
 
 
 class Arrow:
