@@ -84,7 +84,10 @@ def open_ranking(
     model = None if refit else newest_model(layout, dataset, before=before)
     model = model or (earlier.model if earlier is not None else None)
     if model is None:
-        show(f"fitting the event forecaster of {dataset} on its past: once, some minutes for 100,000 events")
+        show(
+            f"fitting the event forecaster of {dataset} on its past: once, some minutes for 100,000 events, and about"
+            " a minute more after an installation, which has to compile code once"
+        )
         model = make_model(dataset, version, before=before, layout=layout)
     fitted = earlier.ranking.fitted if earlier is not None and earlier.model == model else read_model(model)
     ranking = _past_ranking(layout, dataset, version, before, fitted) if before is not None else None

@@ -295,6 +295,7 @@ def ingested(store, tmp_path, monkeypatch):
 def test_the_command_makes_the_forecaster_once_and_prints_reasons():
     first, second = (printed("rank", NAME, "u3", "--k", "4") for _ in range(2))
     assert "fitting the event forecaster" in first.stderr
+    assert "a minute more after an installation, which has to compile" in first.stderr
     assert "fitting" not in second.stderr
     assert first.stdout == second.stdout
     assert "linked before" in first.stdout
