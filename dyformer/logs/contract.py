@@ -94,9 +94,14 @@ def form_differences(new: Form, stored: Sequence[Form], stated: Collection[str] 
     return min(differences, key=len, default=[])
 
 
+def format_difference(new: LogFormat, stored: LogFormat) -> str:
+    """Name the format of a file, and another one that earlier files have."""
+    return f"its format is {FORMAT_NAMES[new]}, so far {FORMAT_NAMES[stored]}"
+
+
 def _form_differences(new: Form, stored: Form, stated: Collection[str]) -> list[str]:
     if new.format != stored.format:
-        return [f"its format is {FORMAT_NAMES[new.format]}, so far {FORMAT_NAMES[stored.format]}"]
+        return [format_difference(new.format, stored.format)]
     differences = []
     if new.separator != stored.separator and "separator" not in stated:
         was, now = (SEPARATOR_NAMES.get(str(form.separator), str(form.separator)) for form in (stored, new))

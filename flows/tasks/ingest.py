@@ -17,7 +17,7 @@ from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
 from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import Declared, ReadPlan, describe
-from dyformer.logs.raw_file import EmptyLog, RawFile
+from dyformer.logs.raw_file import EmptyLog, LogError, RawFile
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window, written_time
 from flows.tasks.reading import (
@@ -25,6 +25,7 @@ from flows.tasks.reading import (
     MAX_NAMED,
     check_contract,
     check_duplicates,
+    check_format,
     check_lateness,
     check_repeats,
     check_unread,
@@ -246,9 +247,13 @@ def _read_fresh(
     with exact_files(fresh) as files:
         for line in known_form(dataset, reading):  # before an error of a file that has another form
             show(line)
-        plan = sniff_plan(list(files.values()), declared)
-        show(f"reading {dataset} from {_names(list(fresh.values()))}\n{describe(plan)}")
-        results = read_files(files, plan, reading, database)
+        try:
+            plan = sniff_plan(list(files.values()), declared)
+            show(f"reading {dataset} from {_names(list(fresh.values()))}\n{describe(plan)}")
+            results = read_files(files, plan, reading, database)
+        except LogError:  # whose remedy would be of no use to a file of another format
+            check_format(layout, dataset, list(files.values()), declared, reading)
+            raise
     check_contract(layout, dataset, plan, results, reading)
     return plan, results
 

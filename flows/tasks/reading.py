@@ -22,6 +22,7 @@ from dyformer.logs.contract import (
     form_from,
     form_of,
     form_record,
+    format_difference,
     id_difference,
     sampled_ids,
     time_difference,
@@ -30,7 +31,8 @@ from dyformer.logs.contract import (
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, dataset_named
 from dyformer.logs.events import ReadResult
 from dyformer.logs.plan import Declared, ReadPlan, declared_by
-from dyformer.logs.raw_file import RawFile
+from dyformer.logs.raw_file import LogError, RawFile
+from dyformer.logs.sample import sample_table
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
 from storage.events import disk_rows, rows
@@ -276,6 +278,20 @@ def check_contract(
     of_ids = _id_differences(layout, dataset, samples) if times and not has_new else []
     differences = [[sentence for sentence in pair if sentence] for pair in zip_longest(of_times, of_ids)]
     _check(dataset, dict(zip(names, differences, strict=True)))
+
+
+def check_format(
+    layout: Layout, dataset: str, files: list[RawFile], declared: Declared, reading: Mapping[str, Any]
+) -> None:
+    """Raise ForeignLog for new files of another format than those of the dataset's rows; not with `force`."""
+    stored = [form_from(_without_batch(record)).format for record in _forms(layout, dataset)]
+    if reading.get("force") or not stored or _stored_times(layout, dataset) is None:
+        return
+    try:
+        new = sample_table(files, declared).format
+    except LogError:  # the one that the caller has
+        return
+    _check(dataset, {files[0].name: [] if new in stored else [format_difference(new, stored[-1])]})
 
 
 def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:

@@ -328,6 +328,22 @@ def test_parquet_after_text_is_of_another_form(ingest: Ingest):
     assert "its format is Parquet, so far delimited text" in output
 
 
+def test_a_file_of_another_format_is_named_as_such_where_its_times_have_another_unit_too(ingest: Ingest):
+    times = (pl.from_epoch(pl.col("time"), "s") + pl.duration(microseconds=1)).dt.cast_time_unit("us")
+    pl.read_csv(BASES["s"].encode()).with_columns(times).write_parquet("first.log")
+    assert ingest("first.log")[0] == 0
+    Path("second.log").write_text(BASES["iso"])
+    before = Path("store").stat().st_size
+    code, output = ingest("second.log")
+    assert code == 1
+    assert "does not continue dataset 'mine': second.log: its format is delimited text, so far Parquet" in output
+    assert (counted(), Path("store").stat().st_size) == ((1, 1), before)
+    Path("third.log").write_text("")
+    code, output = ingest("third.log")
+    assert code == 0
+    assert "no new row" in output
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_a_later_part_of_the_same_log_is_accepted(ingest: Ingest, base: str):
     """Half of the rows, then the others, which repeat some ids and have new ones."""
