@@ -284,14 +284,15 @@ def check_format(
     layout: Layout, dataset: str, files: list[RawFile], declared: Declared, reading: Mapping[str, Any]
 ) -> None:
     """Raise ForeignLog for new files of another format than those of the dataset's rows; not with `force`."""
-    stored = [form_from(_without_batch(record)).format for record in _forms(layout, dataset)]
+    stored = [form_from(_without_batch(record)) for record in _forms(layout, dataset)]
     if reading.get("force") or not stored or _stored_times(layout, dataset) is None:
         return
     try:
         new = sample_table(files, declared).format
     except LogError:  # the one that the caller has
         return
-    _check(dataset, {files[0].name: [] if new in stored else [format_difference(new, stored[-1])]})
+    is_known = any(form.format == new for form in stored)
+    _check(dataset, {files[0].name: [] if is_known else [format_difference(new, stored[-1].format)]})
 
 
 def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
