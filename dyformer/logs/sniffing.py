@@ -59,7 +59,7 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
         directed = not table.konect.startswith("sym")
         if not directed:
             notes.append("undirected, from the KONECT header; if the order of the ends matters, pass `directed=True`")
-    if declared.time_unit is None:
+    if declared.time_unit is None and roles["time"] not in table.clock_columns:  # whose type is no guess
         notes.append(f"time unit {unit}, from {table.column(roles['time'])[0]!r} in {table.where}")
     open_end = table.has_header and len(table.names) < table.num_fields
     return ReadPlan(
