@@ -87,7 +87,7 @@ class FittedForecaster:
 
     def gains(self) -> dict[str, float]:
         """Give the fraction of the gain of all splits of the heads' trees by group of inputs."""
-        gains = [head.gain_F for head in self.heads if isinstance(head, TreesHead)]
+        gains = [head.trees.gain_F for head in self.heads if isinstance(head, TreesHead)]
         gain_F = np.sum([gain_F / max(gain_F.sum(), np.finfo(np.float64).tiny) for gain_F in gains], axis=0)
         columns = groups(self.directed)
         num_features = sum(map(len, columns.values()))

@@ -68,13 +68,6 @@ class TreesHead:
         """The trees, read from the text once."""
         return trees_of(self.text)
 
-    @property
-    def gain_F(self) -> NDArray[np.float64]:
-        """The gain of all splits by each input [F]."""
-        from lightgbm import Booster  # late, because it takes a third of a second to import
-
-        return np.asarray(Booster(model_str=self.text).feature_importance("gain"), dtype=np.float64)
-
     def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the log-odds [P], or for LambdaRank a number without scale that ranks the pairs of one source."""
         return self.trees.logits(inputs_PF)

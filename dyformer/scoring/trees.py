@@ -25,10 +25,18 @@ class Trees:
 
     is_zero_if_missing_F: NDArray[np.bool_]  # inputs of which none was missing in the fit
     feature_TS: NDArray[np.int64]
+    gain_TS: NDArray[np.float64]
     threshold_TS: NDArray[np.float64]
     missing_left_TS: NDArray[np.bool_]
     right_TS: NDArray[np.uint32]  # marks of the leaves that stay possible to the right of a split
     value_TL: NDArray[np.float64]  # of the leaves, from left to right
+
+    @property
+    def gain_F(self) -> NDArray[np.float64]:
+        """The gain of all splits by each input [F]."""
+        gain_F = np.zeros(len(self.is_zero_if_missing_F))
+        np.add.at(gain_F, self.feature_TS, self.gain_TS)
+        return gain_F
 
     @cached_property
     def _rounded(self) -> dict[np.dtype, NDArray[np.floating]]:
@@ -65,6 +73,7 @@ def trees_of(text: str) -> Trees:
     trees_read = Trees(
         is_zero_if_missing_F=np.full(num_inputs, fill_value=True),
         feature_TS=np.zeros(shape_TS, dtype=np.int64),
+        gain_TS=np.zeros(shape_TS),
         threshold_TS=np.full(shape_TS, np.inf),
         missing_left_TS=np.zeros(shape_TS, dtype=np.bool_),
         right_TS=np.full(shape_TS, ALL_LEAVES, dtype=np.uint32),
@@ -88,6 +97,7 @@ def _read_tree(trees: Trees, number: int, tree: Mapping[str, str]) -> None:
     feature_S = np.array(tree["split_feature"].split(), dtype=np.int64)
     trees.is_zero_if_missing_F[feature_S[missing_S == MISSING_NAN]] = False
     trees.feature_TS[number, :num_splits] = feature_S
+    trees.gain_TS[number, :num_splits] = np.array(tree["split_gain"].split(), dtype=np.float32)  # as LightGBM
     trees.threshold_TS[number, :num_splits] = np.array(tree["threshold"].split(), dtype=np.float64)
     trees.missing_left_TS[number, :num_splits] = (missing_S == MISSING_NAN) & (decision_S & DEFAULT_LEFT > 0)
     left_S, right_S = (np.array(tree[side].split(), dtype=np.int64) for side in ("left_child", "right_child"))

@@ -96,7 +96,7 @@ def test_gains_of_the_groups_are_parts_of_all_gains():
     gains = fitted.gains()
     assert set(gains) == set(groups(directed=True))
     assert sum(gains.values()) == pytest.approx(1)
-    parts = [head.gain_F / head.gain_F.sum() for head in fitted.heads if isinstance(head, TreesHead)]
+    parts = [head.trees.gain_F / head.trees.gain_F.sum() for head in fitted.heads if isinstance(head, TreesHead)]
     assert len(parts) == 2
     contact_names = [name for name in names(directed=True) if name.removesuffix("_back") in GROUPS["contacts"]]
     by_name = [dict(zip(names(directed=True), part.tolist(), strict=True)) for part in parts]

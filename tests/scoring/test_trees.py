@@ -41,6 +41,13 @@ def test_outputs_are_those_of_lightgbm_bit_by_bit(dtype, fit_missing, with_missi
     assert same_as_lightgbm(booster, inputs(999, dtype, with_missing=with_missing, seed=1))
 
 
+def test_gains_are_those_of_lightgbm():
+    text = fitted(inputs()).model_to_string()
+    gain_F = lightgbm.Booster(model_str=text).feature_importance("gain")
+    assert (gain_F > 0).sum() >= 4
+    assert np.array_equal(trees_of(text).gain_F, gain_F)
+
+
 @pytest.mark.parametrize("num_leaves", [2, 7, MAX_LEAVES])
 def test_every_number_of_leaves(num_leaves):
     assert same_as_lightgbm(fitted(inputs(), num_leaves=num_leaves), inputs(seed=1))
