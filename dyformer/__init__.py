@@ -9,18 +9,11 @@
     now.observe(new_events)
     now.rank("anna", k=10)
 
-A name is imported when it is first used: `import dyformer` itself loads nothing heavy.
+A name is imported when it is first used: `import dyformer` itself loads nothing heavy. `__init__.pyi` has these names
+for type checkers.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dyformer.embedder import Embedder, Scorer
-    from dyformer.experiments.api import Graph, Log, Model, evaluate, fit, load, read_log
-    from dyformer.experiments.event_api import EventModel, fit_events
-    from dyformer.experiments.methods import METHODS
-
-    __version__: str
+from typing import Any
 
 __all__ = [
     "METHODS",

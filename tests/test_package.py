@@ -1,9 +1,11 @@
 """The distribution: its metadata, the content of its wheel, and the time of its import."""
 
+import ast
 import subprocess
 import sys
 import tomllib
 from graphlib import TopologicalSorter
+from importlib import import_module
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -26,6 +28,21 @@ def test_version_is_the_distributions() -> None:
 def test_missing_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         dyformer.nonsense  # noqa: B018
+
+
+def test_type_checkers_know_the_names_of_the_package() -> None:
+    stub = ast.parse((ROOT / "dyformer" / "__init__.pyi").read_text())
+    imported = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    errors = {
+        node.name: [ast.unparse(base) for base in node.bases] for node in stub.body if isinstance(node, ast.ClassDef)
+    }
+    [listed] = [ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign)]
+    assert listed == dyformer.__all__
+    assert sorted([*imported, *errors, "__version__"]) == sorted(listed)
+    assert errors == {name: [base.__name__ for base in getattr(dyformer, name).__bases__] for name in errors}
+    for node in stub.body:
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+            assert getattr(import_module(str(node.module)), alias.name) is getattr(dyformer, alias.name)
 
 
 def test_import_of_the_package_loads_nothing_heavy() -> None:
