@@ -32,7 +32,8 @@ def test_missing_name_is_an_attribute_error() -> None:
 
 def test_type_checkers_know_the_names_of_the_package() -> None:
     stub = ast.parse((ROOT / "dyformer" / "__init__.pyi").read_text())
-    imported = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    imported = [alias.name for node in imports for alias in node.names]
     errors = {
         node.name: [ast.unparse(base) for base in node.bases] for node in stub.body if isinstance(node, ast.ClassDef)
     }
@@ -40,8 +41,8 @@ def test_type_checkers_know_the_names_of_the_package() -> None:
     assert listed == dyformer.__all__
     assert sorted([*imported, *errors, "__version__"]) == sorted(listed)
     assert errors == {name: [base.__name__ for base in getattr(dyformer, name).__bases__] for name in errors}
-    for node in stub.body:
-        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+    for node in imports:
+        for alias in node.names:
             assert getattr(import_module(str(node.module)), alias.name) is getattr(dyformer, alias.name)
 
 
