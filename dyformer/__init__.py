@@ -13,6 +13,7 @@ A name is imported when it is first used: `import dyformer` itself loads nothing
 for type checkers.
 """
 
+# pyright: reportUnsupportedDunderAll=false
 from typing import Any
 
 __all__ = [

@@ -27,7 +27,7 @@ def test_version_is_the_distributions() -> None:
 
 def test_missing_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        dyformer.nonsense  # noqa: B018
+        dyformer.nonsense  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_type_checkers_know_the_names_of_the_package() -> None:
