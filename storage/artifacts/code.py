@@ -1,7 +1,8 @@
 """Names of modules -> a digest of the project's code that runs in them, on which artifacts depend.
 
 It is that of the modules' syntax trees, and of those of all modules of the project that they import, inside functions
-too. Comments, docstrings and formatting are no part of it.
+too. Comments, docstrings and formatting are no part of it, nor is the root of a package, which has names and the
+classes of errors alone.
 """
 
 import ast
@@ -138,14 +139,14 @@ def _is_text(item: ast.AST) -> bool:
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    """Name the modules of the project that a statement, or a part of one, imports when it runs."""
+    """Name the modules of the project below the roots that a statement, or a part of one, imports when it runs."""
     if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names if _path(alias.name) is not None)
+        yield from (alias.name for alias in node.names if "." in alias.name and _path(alias.name) is not None)
     elif isinstance(node, ast.ImportFrom) and node.module is not None:
         assert node.level == 0, f"the relative import of {node.module}"
         for alias in node.names:
             name = f"{node.module}.{alias.name}"
-            yield from [module for module in (name, node.module) if _path(module) is not None][:1]
+            yield from [each for each in (name, node.module) if "." in each and _path(each) is not None][:1]
     else:
         for statement in _statements(node):
             yield from _imports(statement)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import code
-from storage.artifacts.code import all_modules, code_digest, code_version, modules_behind
+from storage.artifacts.code import all_modules, code_digest, code_version, modules_behind, source_of
 
 SOURCES = {
     "__init__": "",
@@ -99,6 +99,18 @@ def test_the_order_of_modules_is_no_part_of_the_digest(toy: Path):
     assert code_digest("toy.late") != code_digest("toy.deep.inner")
 
 
+def test_a_root_is_no_part_of_the_digest(toy: Path):
+    """So that a new public name makes nothing anew: no root has a formula."""
+    (toy / "formula.py").write_text("import toy\nfrom toy import names\n")
+    before = digest_after(toy, "formula", "names", "other")
+    assert modules_behind("toy.formula") == {"toy.formula"}
+    assert digest_after(toy, "__init__", "", "names = 1\n") == before
+    for package in set(code.PACKAGES) - {"toy"}:
+        root = ast.parse(source_of(code._path(package)))
+        functions = {node.name for node in ast.walk(root) if isinstance(node, ast.FunctionDef | ast.Lambda)}
+        assert functions <= {"__getattr__", "__dir__"}, package
+
+
 def test_a_name_of_no_module_is_refused(toy: Path):
     for name in ("toy.nothing", "numpy", "toy.formula.double"):
         with pytest.raises(ValueError, match=f"'{name}' is no module of dyformer, storage, flows"):
@@ -115,8 +127,7 @@ def test_what_computes_stands_on_no_flow_and_on_no_table():
 
 
 def test_weights_stand_on_no_baseline_and_on_no_reader_of_logs():
-    behind = modules_behind("dyformer.training.stages") - {"dyformer"}  # which has the errors, and imports nothing
-    assert modules_behind("dyformer") == {"dyformer"}
+    behind = modules_behind("dyformer.training.stages")
     folders = {name.split(".")[1] for name in behind}
     assert not folders & {"baselines", "evaluation", "experiments", "scoring"}
     assert not {name for name in behind if name.startswith("dyformer.logs")} - {"dyformer.logs.time_windows"}
@@ -125,7 +136,7 @@ def test_weights_stand_on_no_baseline_and_on_no_reader_of_logs():
 def test_a_baseline_stands_on_no_other_and_not_on_the_model():
     for module in all_modules("dyformer"):
         if module.startswith("dyformer.baselines."):
-            folders = {name.split(".")[1] for name in modules_behind(module) - {module, "dyformer"}}
+            folders = {name.split(".")[1] for name in modules_behind(module) - {module}}
             assert not folders & {"baselines", "model", "training", "evaluation", "experiments"}
 
 

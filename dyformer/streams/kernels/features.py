@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, find, find_unordered
 from dyformer.streams.kernels.updates import NEVER, NUM_RECENT
 
-KERNELS = "64e94a5e28c6"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "e1ad93978d8d"  # digest of the imported ones: numba makes machine code anew only where this file changes
 MET_RECENCY = 10  # position in the features of replies
 NUM_JOINED = 8  # newest partners whose shared sources with a candidate are counted
 

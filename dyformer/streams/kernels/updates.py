@@ -21,7 +21,7 @@ from dyformer.streams.kernels.tables import (
     touch_unordered,
 )
 
-KERNELS = "25f56d552b6c"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "43ad916c1ef7"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
