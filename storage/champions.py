@@ -153,10 +153,10 @@ def champions(layout: Layout, dataset: str) -> pl.DataFrame:
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
-    [metric, value] = next(iter(record.get("metrics", {}).items()), (None, None))
-    low, difference, high = record.get("difference") or (None, None, None)
+    [metric, value] = next(iter(record["metrics"].items()), (None, None))
+    low, difference, high = record["difference"] or (None, None, None)
     published = record.get("published") or {}
-    replaced = {name: record.get(name) for name in ("title", "step", "version", "until", "reason")}
+    replaced = {name: record[name] for name in ("title", "step", "version", "until", "reason")}
     replaced |= {
         "since": datetime.fromisoformat(record["since"]).astimezone(UTC).replace(tzinfo=None),
         "number": record["number"],
@@ -265,7 +265,7 @@ def complete_rows(rows: pl.DataFrame) -> pl.DataFrame:
 
     One that was published once its step was complete, as a rollback does, is no forecast of it and has no row.
     """
-    in_time = rows.filter(pl.col("num_pairs").is_not_null(), ~pl.col("late").fill_null(value=False))
+    in_time = rows.filter(pl.col("num_pairs").is_not_null(), ~pl.col("late"))
     return in_time.unique("start_time", keep="last").sort("start_time")
 
 
@@ -298,8 +298,7 @@ def _read(folder: str, name: str, schema: Mapping[str, type[pl.DataType] | pl.Da
         of_address.setdefault(address, {})[file] = stamp
     addresses = [address for address, stamp_of in of_address.items() if MANIFEST in stamp_of]
     tables = files.read_each(lambda address: _table(address, name, tuple(of_address[address].items())), addresses)
-    # Of an earlier version some columns are missing.
-    return pl.concat([pl.DataFrame(schema=schema), *tables], how="diagonal").sort("number", maintain_order=True)
+    return pl.concat([pl.DataFrame(schema=schema), *tables]).sort("number", maintain_order=True)
 
 
 @functools.lru_cache(maxsize=1 << 12)

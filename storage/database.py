@@ -67,7 +67,6 @@ def replace_rows(address: str, targets: Sequence[Target]) -> None:
             if not target.rows.is_empty():
                 table = _table(target)
                 table.create(connection, checkfirst=True)
-                _add_columns(connection, table)
                 _insert(connection, table, target)
 
 
@@ -76,16 +75,6 @@ def _empty(connection: sa.Connection, target: Target) -> None:
     same = [table.c[name] == value for name, value in target.scope.items()]
     later = [table.c[name] >= value for name, value in target.since.items()]
     connection.execute(table.delete().where(*same, *later))
-
-
-def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
-    """Add the columns that a table of an earlier version lacks."""
-    stored = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    quote = connection.dialect.identifier_preparer.quote
-    for column in table.columns:
-        if column.name not in stored:
-            kind = column.type.compile(connection.dialect)
-            connection.execute(sa.text(f"alter table {quote(table.name)} add column {quote(column.name)} {kind}"))
 
 
 def _insert(connection: sa.Connection, table: sa.Table, target: Target) -> None:

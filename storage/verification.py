@@ -172,7 +172,7 @@ def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
         before, after = f"`--repair` removes it, and {then}", f"removed; {then}"
     repair = Repair(before=before, after=after, action=partial(repair_champion, layout, dataset))
     for address, problem in zip(addresses, problems, strict=True):
-        if problem is not None and (address, problem) != (addresses[1], MISSING):  # an earlier version made no copy
+        if problem is not None and (address, problem) != (addresses[1], MISSING):  # its writer was killed
             yield _repairable(address, problem, repair)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.config import METRIC_TITLES
-from dyformer.evaluation.costs import has_vectors, is_simple
+from dyformer.evaluation.costs import has_vectors
 from dyformer.evaluation.promotion import MIN_QUERIES, TOO_FEW_QUERIES
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.scored_queries import MIXED
@@ -71,7 +71,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         f"{_side(gain)} than the best simple method{_doubt(gain)}": _gained(gain),
         "of ten forecasts come": _number(measured, "precision_at_10", "{:.1f}", 10),
         "mean error of the probabilities": _number(measured, "calibration_error", "{:.1f} points", 100),
-        f"added by the vectors{_doubt(promotion.get('vectors'))}": _relative(promotion.get("vectors")),
+        f"added by the vectors{_doubt(promotion['vectors'])}": _relative(promotion["vectors"]),
     }
     published = None if promotion["champion"] is None else promotion["champion"]["title"]
     return Verdict(sentences=tuple(filter(None, sentences)), numbers=numbers, published=published)
@@ -82,7 +82,7 @@ def _as_in_table(promotion: Mapping[str, Any], metrics: pl.DataFrame) -> Mapping
 
     The interval of a promotion has other resamples and Student's t, so that at the edge one may hold 0 and one not.
     """
-    gain = promotion.get("gain")
+    gain = promotion["gain"]
     if gain is None:
         return None
     compared = {"method": gain["method"], "best_baseline": gain["other"], "metric": promotion["metric"]}
@@ -140,8 +140,8 @@ def _named(previous: Mapping[str, Any], title: str) -> str:
 
 
 def _why_it_stays(promotion: Mapping[str, Any]) -> str:
-    compared, difference, champion = promotion.get("compared"), promotion.get("difference"), promotion["champion"]
-    if promotion.get("tied") is not None:
+    compared, difference, champion = promotion["compared"], promotion["difference"], promotion["champion"]
+    if promotion["tied"] is not None:
         return _tie(promotion)
     if difference is None or compared is None:
         return promotion["reason"]
@@ -152,8 +152,8 @@ def _why_it_stays(promotion: Mapping[str, Any]) -> str:
 
 
 def _why_it_came(promotion: Mapping[str, Any]) -> str:
-    compared, difference = promotion.get("compared"), promotion.get("difference")
-    if promotion.get("tied") is not None:
+    compared, difference = promotion["compared"], promotion["difference"]
+    if promotion["tied"] is not None:
         return _tie(promotion)
     if difference is None or compared is None:
         return promotion["reason"]
@@ -172,7 +172,7 @@ def _gain_in_words(promotion: Mapping[str, Any], other: str) -> str | None:
     A promotion has another interval, and at the edge one may hold 0 and one not: two sentences must not contradict each
     other.
     """
-    gain = promotion.get("gain")
+    gain = promotion["gain"]
     return in_words(gain["difference"]) if gain is not None and gain["other"] == other else None
 
 
@@ -184,7 +184,7 @@ def _tie(promotion: Mapping[str, Any]) -> str:
 
 def _no_better(promotion: Mapping[str, Any], kind: str) -> str:
     """Say why the best of the others is no champion: the promotion compared the champion with this one."""
-    best, gain = promotion["compared"][1], promotion.get("gain")
+    best, gain = promotion["compared"][1], promotion["gain"]
     if promotion["difference"][2] < 0:
         is_clear = _gain_in_words(promotion, best) in (None, "clearly worse")
         won = f"{best} {'is clearly better' if is_clear else 'won the test of the promotion'} over all links"
@@ -205,13 +205,12 @@ def _than_the_champion(difference: Sequence[float]) -> str:
 
 
 def _gain(promotion: Mapping[str, Any]) -> str:
-    gain, number = promotion.get("gain"), promotion.get("num_queries")
+    gain = promotion["gain"]
     if gain is None:
         if promotion["champion"] is None or TOO_FEW_QUERIES in promotion["reason"]:
             return f"How good it is cannot be said: fewer than {MIN_QUERIES} links of the newest window can be ranked."
         # Without queries there was no comparison, for the reason that the sentence before gives.
-        is_best = number is not None and is_simple(promotion["champion"]["title"])
-        return "It is the best of the simple methods itself." if is_best else ""  # an earlier version recorded no gain
+        return "" if promotion["num_queries"] is None else "It is the best of the simple methods itself."
     title = METRIC_TITLES[promotion["metric"]]
     percent = abs(_percent(gain))
     return (
@@ -227,7 +226,7 @@ def _side(gain: Mapping[str, Any] | None) -> str:
 
 def _weights(promotion: Mapping[str, Any]) -> str:
     """Say that the number of a champion which stays is of older weights than those of the tables, where it is so."""
-    champion, compared = promotion["champion"], promotion.get("compared") or ("",)
+    champion, compared = promotion["champion"], promotion["compared"] or ("",)
     if (
         champion is None
         or champion != promotion["previous"]
@@ -239,7 +238,7 @@ def _weights(promotion: Mapping[str, Any]) -> str:
 
 
 def _vectors(promotion: Mapping[str, Any]) -> str:
-    vectors = promotion.get("vectors")
+    vectors = promotion["vectors"]
     if vectors is None:
         return ""
     words, title = in_words(vectors["difference"]), METRIC_TITLES[promotion["metric"]]

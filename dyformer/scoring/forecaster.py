@@ -108,7 +108,7 @@ class FittedForecaster:
     def from_record(cls, record: Mapping[str, Any]) -> "FittedForecaster":
         """Read the values of `record`."""
         heads, scales = tuple(map(head_from_record, record["heads"])), tuple(record["scales"])
-        ranker = record.get("new_partners")  # a forecaster that was registered earlier has no word of it
+        ranker = record["new_partners"]
         new_partners = None if ranker is None else NewPartnerRanker.from_record(ranker)
         return cls(heads=heads, scales=scales, directed=record["directed"], new_partners=new_partners)
 

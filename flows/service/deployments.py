@@ -6,7 +6,6 @@ validated before anything is sent.
 
 import importlib
 import inspect
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -33,7 +32,6 @@ CONCURRENT_TRAININGS = 1  # of all datasets, in each pool
 HEARTBEAT = "prefect.flow-run.heartbeat"
 SILENT_SECONDS = 90  # a live run reports every 30 s
 ENDING = "dyformer: end runs without a heartbeat"
-OLD_AUTOMATIONS = re.compile("dyformer: (return runs that never began|retrain .* at every complete snapshot)")
 SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed or its machine is gone"
 # The events by which a run stops reporting without being dead.
 NOT_RUNNING = ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Paused", "Suspended", "Scheduled")
@@ -212,7 +210,7 @@ def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]
         ]
         queues = {(deployment.work_pool.name, deployment.work_pool.work_queue_name) for deployment in all_deployments}
         done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
-        done += [_ensure_automation(client), *_remove_old_automations(client)]
+        done += [_ensure_automation(client)]
         done += [_deployed(client, deployment) for deployment in sent]
     left = len(all_deployments) - len(sent)
     return [*done, f"{left} deployments for a GPU: --gpu sends them"] if left else done
@@ -284,14 +282,6 @@ def _ensure_automation(client: "SyncPrefectClient") -> str:
         return f"automation {ENDING!r}: made"
     client.update_automation(first.id, wanted.model_copy(update={"enabled": first.enabled}))
     return f"automation {ENDING!r}: as it was"
-
-
-def _remove_old_automations(client: "SyncPrefectClient") -> list[str]:
-    """Remove what earlier versions of this program made: `reconcile` does its work, and it would start runs twice."""
-    old = [automation for automation in client.read_automations() if OLD_AUTOMATIONS.fullmatch(automation.name)]
-    for automation in old:
-        _delete(client, automation.id)
-    return [f"automation {automation.name!r}: removed, because it is of an earlier version" for automation in old]
 
 
 def _ending() -> "AutomationCore":

@@ -131,8 +131,8 @@ def check_unread(layout: Layout, dataset: str, reading: dict[str, Any], old_file
 
 def check_duplicates(layout: Layout, dataset: str, reading: dict[str, Any], num_duplicates: int) -> None:
     """Raise ValueError if repeats are to be dropped, but the newest rows were committed with theirs."""
-    were_dropped = (declaration(layout, dataset) or {}).get("drop_duplicates")  # None in a store of an earlier version
-    if reading.get("drop_duplicates") and were_dropped is False and num_duplicates:
+    were_dropped = (declaration(layout, dataset) or {}).get("drop_duplicates")
+    if reading.get("drop_duplicates") and not were_dropped and num_duplicates:
         raise InvalidInput(
             f"dataset {dataset!r} was ingested with {num_duplicates:,} exact duplicates, and there is no new row to"
             f" read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it"

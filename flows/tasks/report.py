@@ -40,7 +40,7 @@ OF_PUBLISHED = ("precision_at_10", "calibration_error", "probability_sum", "brie
 LINK_COLUMNS = ("probability", "score", "linked_before", "reasons")
 NUM_LINKS = 15  # most probable links of each kind on the page
 ROW_COUNTS = ("read", "accepted", "quarantined", "dropped")
-ARTIFACT = re.compile(r"(?:(?:/|s3://).*/)?(\d_[a-z]+/\w+/dataset=[^/\s]+/\S+)")  # an address, relative or full
+ARTIFACT = re.compile(r"\d_[a-z]+/\w+/dataset=[^/\s]+/\S+")  # an address below the root
 LINK_TITLES = {"forecasts": "all links", "new": "new links alone"}
 
 
@@ -55,7 +55,7 @@ def write_report(
     parts were made anew since, as after a repair, is replaced.
     """
     root = f"{Layout.from_environment().root}/"
-    stored = _replaced(summary, lambda text: text.removeprefix(root) if ARTIFACT.fullmatch(text) else text)
+    stored = _replaced(summary, lambda text: text.removeprefix(root))
     contents = {"metrics": rows, SUMMARY: json.dumps({**stored, "code": code_version()}, indent=1).encode()}
     planned = planned_report(snapshots, experiment, seed)
     if planned.is_current and not _is_of_parts(planned.address, rows, stored["addresses"]):
@@ -91,7 +91,7 @@ def run_metrics(snapshots: str, rankings: list[str], scores: list[str], publishe
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the metrics and the summary of a report, and in the summary where in MLflow it is."""
     layout, summary = Layout.from_environment(), json.loads(read_bytes(address, SUMMARY))
-    full = _replaced(summary, lambda text: layout.absolute(found[1]) if (found := ARTIFACT.fullmatch(text)) else text)
+    full = _replaced(summary, lambda text: layout.absolute(text) if ARTIFACT.fullmatch(text) else text)
     return read_table(address, "metrics"), {**full, "tracking": tracking_of(address)}
 
 
@@ -122,7 +122,7 @@ def newest_report(dataset: str) -> str:
 
 def earlier_metrics(opened: Snapshots, summary: dict[str, Any]) -> list[pl.DataFrame]:
     """Read the metrics of earlier steps, for curves; those of results that were removed since are left out."""
-    results, compared = summary["addresses"].get("earlier", []), summary.get("baselines")
+    results, compared = summary["addresses"]["earlier"], summary["baselines"]
     return [read_metrics(measure(opened.address, PAPER, [each], compared)) for each in results if is_complete(each)]
 
 
@@ -174,10 +174,10 @@ def step_starts(opened: Snapshots) -> dict[int, datetime] | None:
 
 def _reliability(opened: Snapshots, summary: dict[str, Any]) -> pl.DataFrame | None:
     """Return the probabilities of the published method by bin, beside the links that came; None without a backtest."""
-    backtest = summary["addresses"].get("backtest")
+    backtest = summary["addresses"]["backtest"]
     if backtest is None:
         return None
-    return read_beside(measure(opened.address, FORECASTS, [backtest], summary.get("baselines"))).get("reliability")
+    return read_beside(measure(opened.address, FORECASTS, [backtest], summary["baselines"])).get("reliability")
 
 
 def verdict_of(rows: pl.DataFrame, summary: dict[str, Any]) -> Verdict:

@@ -137,7 +137,7 @@ def _outcomes(record: dict[str, Any] | None, end_time: int) -> list[dict[str, An
 
 
 def _added_nothing(outcome: dict[str, Any]) -> bool:
-    vectors = outcome.get("vectors")
+    vectors = outcome["vectors"]
     return vectors is not None and vectors["difference"] is not None and vectors["difference"][0] <= 0
 
 
@@ -259,7 +259,7 @@ def _earlier(dataset: str) -> Mapping[str, float]:
         summary = read_report(newest_report(dataset))[1]
     except (ArtifactMissing, Damaged):  # the run needs no earlier report
         return {}
-    seconds, champion = summary.get("seconds", {}), summary["promotion"]["champion"]
+    seconds, champion = summary["seconds"], summary["promotion"]["champion"]
     is_first = champion is not None and champion["title"] == FORECASTER_WITHOUT
     if is_first and {"predict", "first_forecasts"} <= seconds.keys():
         return {**seconds, "predict": seconds["predict"] + seconds["first_forecasts"]}

@@ -318,8 +318,8 @@ class Published(BaseModel, strict=True):
     step: Count
     forecasts: PathBelow
     vectors: PathBelow | None
-    published_at: str | None = None
-    late: bool = False
+    published_at: str
+    late: bool
 
 
 class OneChampion(BaseModel, strict=True):

@@ -7,7 +7,7 @@ from storage.layout import Layout
 from storage.tracking.addresses import without_password
 from storage.tracking.mlflow_client import PREFIX, connect, follow_store
 from storage.tracking.turns import turn
-from storage.tracking.view import VIEW, view_tags
+from storage.tracking.view import VIEW
 
 USUAL_PAGES = "http://127.0.0.1:5000"  # of `dyformer ui`
 
@@ -22,9 +22,8 @@ def make_database(layout: Layout) -> None:
 def runs_page(uri: str) -> str:
     """Address of the page with the runs of the experiment that changed last; the list of experiments if there is none.
 
-    The page has the columns and charts of `view_tags`, which experiments of earlier versions get here. Without the
-    first parameter MLflow opens an experiment on its traces, of which there are none. On the list of experiments that
-    parameter has no effect on the links; there the user has to choose Model training.
+    Without the first parameter MLflow opens an experiment on its traces, of which there are none. On the list of
+    experiments that parameter has no effect on the links; there the user has to choose Model training.
     """
     client, pages = connect(uri), f"{without_password(uri)}/#/experiments"
     experiments = client.search_experiments(
@@ -32,9 +31,6 @@ def runs_page(uri: str) -> str:
     )
     if not experiments:
         return pages
-    for name, value in view_tags().items():
-        if experiments[0].tags.get(name) != value:
-            client.set_experiment_tag(experiments[0].experiment_id, name, value)
     return f"{pages}/{experiments[0].experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
 
 

@@ -70,7 +70,7 @@ def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPa
             "number": [1, 2, 3],
             "step": [5, 6, 5],
             "start_time": [50, 60, 50],
-            "late": [None, False, True],  # the first one by an earlier version
+            "late": [False, False, True],
             "num_pairs": [None] * 3,
         },
         schema_overrides={"num_pairs": pl.Int64},

@@ -1,6 +1,5 @@
 """The page of a run is made from the newest report, and lists each forecast pair once."""
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -122,11 +121,7 @@ def test_newest_report_is_the_last_one_on_the_newest_rows(tmp_path: Path, monkey
     assert newest_report("mylog") == last
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_report_of_a_moved_store_names_what_is_there_now(
-    is_old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """A report of an earlier version has the full addresses of the place where it was made."""
+def test_a_report_of_a_moved_store_names_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "here"))
     before = Layout.from_environment()
     keys = {"version": 1, "until": 3, "settings": "a", "seed": 0}
@@ -151,9 +146,7 @@ def test_a_report_of_a_moved_store_names_what_is_there_now(
 
         def made(self, make: Callable[[], dict[str, Any]]) -> str:
             contents = make()
-            if is_old:
-                contents["summary.json"] = json.dumps(summary).encode()
-            assert is_old or str(tmp_path) not in contents["summary.json"].decode().replace(texts["tracker"], "")
+            assert str(tmp_path) not in contents["summary.json"].decode().replace(texts["tracker"], "")
             return write_artifact(address, contents, lineage)
 
     monkeypatch.setattr(report, "planned_report", lambda *given: Plan())

@@ -204,7 +204,7 @@ def test_pairs_of_one_kind_make_no_ranker(value: bool):
     np.testing.assert_array_equal(fitted.logits(inputs, recent), fitted.head_logits(inputs))
 
 
-def test_a_ranker_survives_its_record_and_a_record_without_one_is_read(fitted: FittedForecaster):
+def test_a_ranker_survives_its_record(fitted: FittedForecaster):
     import json
 
     record = json.loads(json.dumps(fitted.record()))
@@ -212,6 +212,3 @@ def test_a_ranker_survives_its_record_and_a_record_without_one_is_read(fitted: F
     again = FittedForecaster.from_record(record)
     np.testing.assert_array_equal(again.logits(inputs, recent), fitted.logits(inputs, recent))
     assert again.new_partners == fitted.new_partners
-    del record["new_partners"]
-    earlier = FittedForecaster.from_record(record)
-    np.testing.assert_array_equal(earlier.logits(inputs, recent), fitted.head_logits(inputs))

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -71,15 +70,6 @@ def test_rows_come_back_as_they_are(address: str):
     assert rows_in(address) == [
         (*row[:4], flag, reasons) for row, flag, reasons in zip(ROWS.rows(), flags, lists, strict=True)
     ]
-
-
-def test_a_table_of_an_earlier_version_gets_the_new_columns(address: str):
-    replace_rows(address, [target(table="others")])
-    at = datetime.fromisoformat("2024-03-01T12:00")
-    newer = ROWS.with_columns(valid_to=pl.lit(at), score=pl.lit(0.25))
-    replace_rows(address, [target(newer, "others")])
-    found = [row[-2:] for row in rows_in(address, "others")]
-    assert found == [(at if address.startswith("postgresql") else "2024-03-01 12:00:00.000000", 0.25)] * 2
 
 
 def test_an_export_replaces_the_rows_of_its_scope_and_no_others(address: str):

@@ -53,7 +53,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
         }
         published = published or {kind: layout.relative(address) for kind, address in made.items()}
     record = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}, "number": 1, "earlier": []}
-    record |= {"number": 1, "published": {"number": 1, "step": 2, **published}}
+    record |= {"number": 1, "published": {"number": 1, "step": 2, "published_at": "", "late": False, **published}}
     assert replace_champion(layout, "chat", record, None)
     monkeypatch.setattr(removal, "YOUNG_SECONDS", 0.0)
     return layout

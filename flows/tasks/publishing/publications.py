@@ -218,8 +218,7 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
     )
 
     def table() -> pl.DataFrame:
-        # No part of the lineage: an earlier version recorded none of these.
-        moments = {**_times(layout, published), "late": published.get("late", False)}
+        moments = {**_times(layout, published), "late": published["late"]}
         return pl.DataFrame([row | space | moments], schema=PUBLICATION_SCHEMA)
 
     return planned(layout, lineage).made(lambda: {PUBLICATIONS: table()})
@@ -227,8 +226,7 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
 
 def _times(layout: Layout, published: dict[str, Any]) -> dict[str, datetime | None]:
     """Give the time of a publication, and the times from and until which its forecasts hold; null where not known."""
-    at = published.get("published_at")
     newest = read_table(layout.absolute(published["forecasts"]), "forecasts").head(1).to_dicts()
     first = newest[0] if newest else {}
     holds = {name: first.get(name) for name in ("valid_from", "valid_to")}
-    return {"published_at": None if at is None else datetime.fromisoformat(at).replace(tzinfo=None), **holds}
+    return {"published_at": datetime.fromisoformat(published["published_at"]).replace(tzinfo=None), **holds}

@@ -20,7 +20,6 @@ from flows.service.deployments import (
     JOB_TEMPLATE,
     NOT_RUNNING,
     Schedule,
-    _ending,
     deploy,
     file_of_deployments,
     read_deployments,
@@ -185,19 +184,7 @@ def test_the_forms_describe_all_parameters_and_take_no_value_out_of_range(server
                 client.create_flow_run_from_deployment(number, parameters=parameters)
 
 
-def test_automations_of_earlier_versions_are_removed_and_those_of_others_stay(server: str) -> None:
-    old = ("dyformer: return runs that never began", "dyformer: retrain mylog at every complete snapshot")
-    with get_client(sync_client=True) as client:
-        for name in (*old, "dyformer: mine"):
-            client.create_automation(_ending().model_copy(update={"name": name}))
-        lines = deploy(read_deployments(file_of_deployments()))
-        assert {line.split("'")[1] for line in lines if "earlier version" in line} == set(old)
-        assert [client.read_automations_by_name(name) for name in old] == [[], []]
-        [own] = client.read_automations_by_name("dyformer: mine")
-        client.delete_automation(own.id)
-
-
-def test_the_schedule_that_reconcile_had_in_earlier_versions_is_removed_with_its_runs(server: str) -> None:
+def test_a_schedule_that_the_file_has_no_more_is_removed_with_its_runs(server: str) -> None:
     [own] = [each for each in read_deployments(file_of_deployments()) if each.full_name == "reconcile/any"]
     each_minute = Schedule(slug="always", interval=timedelta(minutes=1))
     with get_client(sync_client=True) as client:
