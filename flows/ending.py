@@ -24,7 +24,7 @@ from typing import NoReturn
 from dyformer import DyformerError
 from dyformer.extras import missing
 from flows.console import printable
-from flows.options import on_command_line
+from flows.tasks.reading_options import on_command_line
 from storage.tracking.addresses import without_password
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -3,12 +3,13 @@
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from flows.tasks.reading_options import READING_OPTIONS, ReadingOption, on_command_line
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
@@ -110,93 +111,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 READING_PANEL = "How the log is read (guessed if not given)"
 
 
-def _option(kind: Any, *names: str, help: str) -> Any:
-    return Annotated[kind | None, typer.Option(*names, help=help, rich_help_panel=READING_PANEL, show_default=False)]
-
-
-READING_OPTIONS: dict[str, Any] = {
-    "log": Annotated[
-        list[str] | None,
-        typer.Option("--log", help="file, folder, pattern or s3:// address; repeat for several", show_default=False),
-    ],
-    "source": _option(str, "--source", help="column of the source: a name, or a position from 0"),
-    "target": _option(str, "--target", help="column of the target"),
-    "time": _option(str, "--time", help="column of the time"),
-    "weight": _option(
-        str,
-        "--weight",
-        help="column of the weight, such as an amount; the forecasters alone read it, and snapshots count rows",
-    ),
-    "label": _option(str, "--label", help="column of the label (0 or 1)"),
-    "separator": _option(str, "--separator", help="comma, tab, semicolon, pipe, space (one or more), or a character"),
-    "has_header": _option(bool, "--header/--no-header", help="whether the first row names the columns"),
-    "comment_marks": _option(
-        str,
-        "--comments",
-        help='characters that begin a comment above the rows (by default "%#", "" for none)',
-    ),
-    "time_unit": _option(
-        str,
-        "--time-unit",
-        help="s, ms, us, ns (since the epoch), iso, day-first (31/12/2024 23:59), month-first (12/31/2024 23:59),"
-        " or step",
-    ),
-    "bipartite": _option(bool, "--bipartite/--one-space", help="two id spaces: user 7 and item 7 are two nodes"),
-    "directed": _option(bool, "--directed/--undirected", help="whether the order of source and target matters"),
-    "window": _option(
-        str, "--window", help='snapshots: "7d", "12 equal", "calendar 1mo in Europe/Berlin", "10d trim 5d 60d"'
-    ),
-    "lateness": _option(
-        str, "--lateness", help='how late rows may come: a window is complete so long after its end, as in "1d"'
-    ),
-    "finished": _option(
-        bool, "--finished/--growing", help="whether no more rows will come, so that the last window is complete, too"
-    ),
-    "new_ids": _option(
-        bool, "--new-ids/--known-ids", help="whether a later file may have other ids only, such as those of sessions"
-    ),
-    "drop_duplicates": Annotated[
-        bool, typer.Option("--drop-duplicates", help="drop exact repeats of a row", rich_help_panel=READING_PANEL)
-    ],
-    "force": Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="commit files of another form, other times or unknown ids to a dataset that has rows",
-            rich_help_panel=READING_PANEL,
-        ),
-    ],
-    "max_bad": Annotated[
-        str,
-        typer.Option(
-            "--max-bad",
-            help="stop if a larger part of the rows is unusable (5% or 0.05)",
-            rich_help_panel=READING_PANEL,
-        ),
-    ],
-}
-RUN_OPTIONS = ("steps", "as_of")
-"""Arguments of flows that messages name, with options of their own names."""
-
-DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "force": False, "max_bad": "1%"}
-
-
-def on_command_line(message: str) -> str:
-    """Write the arguments named in a message, such as `time_unit="s"`, as options: --time-unit s."""
-    return re.sub(r"`(\w+)(?:=([^`]+))?`", _as_option, message)
-
-
-def _as_option(named: re.Match[str]) -> str:
-    name, value = named[1], named[2]
-    if name not in READING_OPTIONS:
-        return f"--{name.replace('_', '-')}" if name in RUN_OPTIONS else named[0]
-    flags = READING_OPTIONS[name].__metadata__[0].default.split("/")  # typer takes the first name for a default
-    if value in (None, "True", "False"):
-        return flags[-1 if value == "False" else 0]
-    text = value.strip('"')
-    return f'{flags[0]} "{text}"' if " " in text else f"{flags[0]} {text}"
-
-
 def check_ingested(dataset: str) -> None:
     """Raise DatasetNotIngested for a name that the store lacks, before anything heavy is imported."""
     from storage.events.table import newest_version
@@ -214,14 +128,20 @@ def check_titles(given: list[str] | None) -> None:
             check_title(name)
 
 
+def _annotation(option: ReadingOption) -> Any:
+    panel = None if option.flags == "--log" else READING_PANEL
+    typed = typer.Option(option.flags, help=option.help, rich_help_panel=panel, show_default=False)
+    return Annotated[option.kind | None, typed]
+
+
 def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `reading: dict` the options of READING_OPTIONS instead."""
+    """Give a command that takes `reading: dict` the options of READING_OPTIONS instead, and those given."""
     parameters = [
         parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "reading"
     ]
     shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation)
-        for name, annotation in READING_OPTIONS.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(option))
+        for name, option in READING_OPTIONS.items()
     ]
 
     @functools.wraps(command)
@@ -236,9 +156,8 @@ def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_alone(option: str, reading: dict[str, Any]) -> None:
     """Raise BadParameter for an option that stands beside options of the reading of a log."""
-    others = [name for name, value in reading.items() if value != DEFAULTS.get(name)]
-    if others:
-        raise typer.BadParameter(on_command_line(f"{option} reads no file: leave out `{others[0]}`"))
+    for name in reading:
+        raise typer.BadParameter(on_command_line(f"{option} reads no file: leave out `{name}`"))
 
 
 def known_protocol(name: str) -> str:

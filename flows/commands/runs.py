@@ -13,9 +13,9 @@ from dyformer import InvalidInput
 from flows.commands.temporary_server import is_temporary, use_temporary_server
 from flows.console import counts_line, drift_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
-from flows.options import on_command_line
 from flows.service import TAG
 from flows.service.environment import TEMPORARY, ServerUnreachable, server_in_use
+from flows.tasks.reading_options import on_command_line
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment

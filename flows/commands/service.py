@@ -10,7 +10,8 @@ import typer
 
 from flows.console import ongoing, print_frame, print_json, printable
 from flows.ending import FAILED
-from flows.options import DEFAULTS, AsJson, AsOf, Changes, Seed, experiment_from, on_command_line, with_reading
+from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_reading
+from flows.tasks.reading_options import on_command_line
 
 
 def register(app: typer.Typer) -> None:
@@ -89,7 +90,7 @@ def _check_action(
     more = ["--json"] if as_json and action != "--list" else []
     if action not in ("--cron", "--interval"):
         more += [name for name, value in options.items() if value]
-        more += [on_command_line(f"`{name}`") for name, value in reading.items() if value != DEFAULTS.get(name)]
+        more += [on_command_line(f"`{name}`") for name in reading]
     if more:
         raise typer.BadParameter(f"without effect beside {action}: leave out {' and '.join(more)}")
 

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from dyformer import InvalidInput
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW
 from dyformer.logs.time_windows import Window
-from flows.options import DEFAULTS
 from flows.service import TAG
 from flows.service.dead_runs import all_pages
 from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
@@ -121,11 +120,10 @@ def make_schedule(
     if not SAFE_NAME.fullmatch(dataset):
         allowed = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
         raise BadSchedule(f"dataset {dataset!r} cannot have a schedule: use {allowed}")
-    options = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
-    _check_windows(dataset, options, as_of)
+    _check_windows(dataset, reading, as_of)
     parameters = {
         "dataset": dataset,
-        "reading": absolute_logs(options),
+        "reading": absolute_logs(reading),
         "changes": changes,
         "seed": seed,
         "as_of": as_of,

@@ -73,7 +73,7 @@ def ingest_log(
 
     Args:
         dataset: a known name, or one of the user's own.
-        reading: plain values by the names in `flows.options.READING_OPTIONS`. A missing one is taken from an earlier
+        reading: plain values by the names in READING_OPTIONS. A missing one is taken from an earlier
             ingest or from the known dataset, or is guessed. Without `log`, the rows committed before are used.
         show: called with a description of the reading plan before any row is read.
         check: called with the number of snapshots before anything is committed; raises if they are too few.

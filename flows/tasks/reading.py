@@ -35,6 +35,7 @@ from dyformer.logs.raw_file import LogError, RawFile
 from dyformer.logs.sample import sample_table
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
+from flows.tasks.reading_options import READING_OPTIONS, SWITCHES
 from storage.events import disk_rows, rows
 from storage.events.declarations import declaration
 from storage.events.disk_rows import SpilledRows
@@ -43,8 +44,6 @@ from storage.events.table import has_events, history, ingested_datasets, newest_
 from storage.layout import Layout
 
 FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
-SWITCHES = ("has_header", "bipartite", "directed", "finished", "new_ids", "drop_duplicates", "force")
-OPTIONS = sorted({*(field.name for field in fields(Declared)), "log", "window", "lateness", "max_bad", *SWITCHES})
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 MAX_NAMED = 5  # files in a message
 LEAST_ROWS = 20  # of a file, for a copy of another to be refused
@@ -80,8 +79,8 @@ def _check_names(reading: Mapping[str, Any]) -> None:
     The parameters of a deployment are any values: a misspelt `log` would commit nothing, and the text "no" is true.
     """
     for name, value in reading.items():
-        if name not in OPTIONS:
-            near = ", ".join(get_close_matches(name, OPTIONS, n=3, cutoff=0))
+        if name not in READING_OPTIONS:
+            near = ", ".join(get_close_matches(name, READING_OPTIONS, n=3, cutoff=0))
             raise InvalidInput(f"there is no option {name!r} for reading a log; the nearest are {near}")
         if name in SWITCHES and value not in (None, True, False):
             raise InvalidInput(f"`{name}`: expected true or false, got {value!r}")

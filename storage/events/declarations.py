@@ -13,9 +13,6 @@ from storage.events.versions import has_commits
 from storage.layout import Layout
 from storage.locks import alone
 
-OPTIONS = {"time_unit": "--time-unit", "bipartite": "--bipartite or --one-space"}
-
-
 Change = Callable[[dict[str, Any]], Mapping[str, Any]]
 """The stored record, empty where there is none -> the record that follows it."""
 
@@ -47,7 +44,7 @@ def _check_fixed(dataset: str, known: Mapping[str, Any], plain: Mapping[str, Any
             raise InvalidInput(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, but now {key} = {plain.get(key)!r}: "
                 f"leave the option out, ingest under another name, or remove the log with `dyformer drop {dataset}` "
-                f"and ingest it again with {OPTIONS.get(key, key)}"
+                f"and ingest it again with `{key}={plain.get(key)}`"
             )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dyformer
-from flows.options import READING_OPTIONS, on_command_line
+from flows.tasks.reading_options import READING_OPTIONS, on_command_line
 
 ROOT = Path(dyformer.__file__).parent
 

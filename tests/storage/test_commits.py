@@ -416,7 +416,7 @@ def test_options_without_effect_on_stored_rows_may_change(tmp_path: Path):
 def test_options_that_stored_rows_depend_on_may_not_change(tmp_path: Path):
     layout = Layout(str(tmp_path))
     declare(layout, "mylog", RECORD, fixed=FIXED)
-    with pytest.raises(ValueError, match=r"with bipartite = True, but now .*with --bipartite or --one-space"):
+    with pytest.raises(ValueError, match=r"with bipartite = True, but now .*with `bipartite=False`"):
         declare(layout, "mylog", RECORD | {"bipartite": False}, fixed=FIXED)
     assert declaration(layout, "mylog") == RECORD
 
