@@ -131,12 +131,9 @@ def _publisher(promotion: Mapping[str, Any]) -> str:
     title = champion["title"]
     if champion == previous:
         return f"{title} publishes, as before: {_why_it_stays(promotion)}."
-    before = "" if previous is None else f", instead of {_named(previous, title)}"
+    older = " with older weights" if previous is not None and previous["title"] == title else ""
+    before = "" if previous is None else f", instead of {previous['title']}{older}"
     return f"{title} publishes{before}: {_why_it_came(promotion)}."
-
-
-def _named(previous: Mapping[str, Any], title: str) -> str:
-    return f"{previous['title']} with older weights" if previous["title"] == title else previous["title"]
 
 
 def _why_it_stays(promotion: Mapping[str, Any]) -> str:

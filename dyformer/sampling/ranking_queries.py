@@ -253,7 +253,8 @@ def ranking_queries(
     """
     _check(num_per_family, families)
     links, num_links_3 = _known_links(graph, step, seed)
-    state = _read_step(graph, step, links, _chosen(len(links[0]), max_queries, seed=[seed, step, CHOICE]))
+    chosen_Q = np.sort(np.random.default_rng([seed, step, CHOICE]).permutation(len(links[0]))[:max_queries])
+    state = _read_step(graph, step, links, chosen_Q)
     candidate_of: dict[str, NDArray[np.int64]] = {}
     drawn_QD = np.empty((len(state.source_Q), 0), dtype=np.int64)
     for family in (name for name in DRAWING_ORDER if name in families):
@@ -290,10 +291,6 @@ def _queries(
         family_QC=np.where(candidate_QC < 0, -1, family_C).astype(np.int8),
         num_links_3=num_links_3,
     )
-
-
-def _chosen(num_links: int, max_queries: int, *, seed: list[int]) -> NDArray[np.int64]:
-    return np.sort(np.random.default_rng(seed).permutation(num_links)[:max_queries])
 
 
 def _check(num_per_family: int, families: Sequence[str]) -> None:

@@ -80,24 +80,12 @@ def digest_of(table: LabelledTable) -> str:
 
 def labelled_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> LabelledTable:
     """Put the pairs of a step in a table with these inputs."""
-    examples, graph = step.examples, step.before
-    return LabelledTable(
-        inputs_PF=inputs_PF,
-        positive_P=examples.positive_P,
-        weight_P=np.full(len(examples.positive_P), step.weight),
-        group_P=examples.source_P + graph.until * len(graph.history.node_N),
-    )
+    return _table(step, inputs_PF, step.examples.positive_P, step.examples.source_P)
 
 
 def new_partner_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> LabelledTable:
     """Put the possible new partners of a step in a table with these inputs."""
-    pairs, graph = step.new_partners, step.before
-    return LabelledTable(
-        inputs_PF=inputs_PF,
-        positive_P=pairs.positive_P,
-        weight_P=np.full(len(pairs.positive_P), step.weight),
-        group_P=pairs.node_P + graph.until * len(graph.history.node_N),
-    )
+    return _table(step, inputs_PF, step.new_partners.positive_P, step.new_partners.node_P)
 
 
 def labelled_pair_features(step: LabelledStep) -> LabelledTable:
@@ -117,6 +105,14 @@ def known_inputs(
     if (table_PF := of_graph.get(pairs)) is None:
         table_PF = of_graph[pairs] = table_of(graph)(pairs.source_P, pairs.target_P)
     return table_PF
+
+
+def _table(
+    step: LabelledStep, inputs_PF: NDArray[np.floating], positive_P: NDArray[np.bool_], node_P: NDArray[np.int64]
+) -> LabelledTable:
+    group_P = node_P + step.before.until * len(step.before.history.node_N)
+    weight_P = np.full(len(positive_P), step.weight)
+    return LabelledTable(inputs_PF=inputs_PF, positive_P=positive_P, weight_P=weight_P, group_P=group_P)
 
 
 def _rows(table: LabelledTable, is_wanted_P: NDArray[np.bool_]) -> LabelledTable:

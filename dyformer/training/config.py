@@ -1,6 +1,6 @@
 """Settings of the two stages of training (paper, section 4), and of a retraining."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -61,12 +61,12 @@ HardNegatives = Annotated[
 ValidationFraction = Annotated[float, Field(ge=0, le=0.9, description="fraction of the links that is held out")]
 
 
-def check_whole_steps(batches_per_epoch: int, batches_per_step: int) -> None:
-    """Raise ValueError where the batches of an epoch do not make whole optimizer steps."""
-    if batches_per_epoch % batches_per_step:
-        raise InvalidInput(
-            f"batches_per_epoch must be a multiple of batches_per_step; got {batches_per_epoch} and {batches_per_step}"
-        )
+def check_whole_steps(config: Any) -> Any:
+    """Raise ValueError for an epoch that ends within an optimizer step."""
+    batches, step = config.batches_per_epoch, config.batches_per_step
+    if batches % step:
+        raise InvalidInput(f"batches_per_epoch must be a multiple of batches_per_step; got {batches} and {step}")
+    return config
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -108,11 +108,7 @@ class PretrainConfig:
         default=2048, ge=1, description="history links of a batch that are reconstructed from id embeddings alone"
     )
 
-    @model_validator(mode="after")
-    def check_steps(self) -> "PretrainConfig":
-        """Raise ValueError for an epoch that ends within an optimizer step."""
-        check_whole_steps(self.batches_per_epoch, self.batches_per_step)
-        return self
+    check_steps = model_validator(mode="after")(check_whole_steps)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -144,11 +140,7 @@ class FinetuneConfig:
         "loss has the rest",
     )
 
-    @model_validator(mode="after")
-    def check_steps(self) -> "FinetuneConfig":
-        """Raise ValueError for an epoch that ends within an optimizer step."""
-        check_whole_steps(self.batches_per_epoch, self.batches_per_step)
-        return self
+    check_steps = model_validator(mode="after")(check_whole_steps)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

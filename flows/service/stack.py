@@ -161,11 +161,7 @@ def _show_pages(layout: Layout, page: str, show: Callable[[str], None]) -> None:
     show(f"MLflow:  {page}")
     if page.endswith("/experiments"):
         show("         There are no runs yet. Choose Model training at the top left, and later an experiment.")
-    show(f"A browser requires a login once: {_login_command(layout)}")
-
-
-def _login_command(layout: Layout) -> str:
-    return f"dyformer --storage {shlex.quote(layout.root)} login"
+    show(f"A browser requires a login once: dyformer --storage {shlex.quote(layout.root)} login")
 
 
 @contextmanager

@@ -126,10 +126,8 @@ def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
     """Make the state of a version from the newest stored one that its events follow, else from the beginning."""
     for earlier in _stored_versions(layout, "event_state", dataset, below=version):
         plan = _planned_state(layout, dataset, earlier)
-        if not plan.is_current:
-            continue
-        if not _holds(layout, dataset, version, earlier):
-            continue
+        if not plan.is_current or not _parts(layout, dataset, earlier) <= _parts(layout, dataset, version):
+            continue  # a part that the version lacks is of a commit that was taken back
         newer = _events_since(layout, dataset, earlier, version)
         if newer.height and int(newer["time"][0]) < newest_time(layout, dataset, earlier):
             break
@@ -140,11 +138,6 @@ def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
     state = EventState(log.num_sources, log.num_targets, settings_of(layout, dataset, version))
     state.observe(log)
     return state
-
-
-def _holds(layout: Layout, dataset: str, version: int, earlier: int) -> bool:
-    """Whether a version has all commits of an earlier one: none of them was taken back since."""
-    return _parts(layout, dataset, earlier) <= _parts(layout, dataset, version)
 
 
 def _parts(layout: Layout, dataset: str, version: int) -> set[tuple[int, str, str]]:

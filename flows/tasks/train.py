@@ -126,7 +126,8 @@ def train_model(
                 graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
                 _print_size(graph, experiment, ranks)
                 _train(opened.layout, graph, experiment, model, weights, rank, on_epoch)
-        _remove_checkpoints(opened.layout, model.lineage)
+        for folder in _checkpoints(opened.layout, model.lineage).values():
+            remove_checkpoint(folder)  # also of a process that was killed before it did
     return model.address
 
 
@@ -195,12 +196,6 @@ def _keys(layout: Layout, lineage: Lineage) -> dict[str, Any]:
         "seed": lineage.settings["seed"],
     }
     return {"folders": _checkpoints(layout, lineage), "key": key}
-
-
-def _remove_checkpoints(layout: Layout, lineage: Lineage) -> None:
-    """Remove the checkpoints of a finished training; a process may have been killed before it did."""
-    for folder in _checkpoints(layout, lineage).values():
-        remove_checkpoint(folder)
 
 
 def _checkpoints(layout: Layout, lineage: Lineage) -> dict[str, str]:
