@@ -185,25 +185,33 @@ def _expected_of(layout: Layout) -> Iterator[dict[str, Any]]:
 
 
 def _checks(address: str, expected: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the name and the check of each node, in turn, so that an error names it; all start their process at once."""
     if not (nodes := _workers()):
         raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU", "start one there")
-    for node in nodes:  # each in turn, so that the error names it
+    answers = [_facts_of(node["NodeID"], expected["probe"]) for node in nodes]
+    for node, answer in zip(nodes, answers, strict=True):
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
-        yield name, partial(_check_node, node["NodeID"], name, expected)
+        yield name, partial(_check_node, answer, name, expected)
 
 
-def _check_node(number: str, name: str, expected: dict[str, Any]) -> None:
+def _facts_of(number: str, probe: str) -> Any:
+    """Ask a node for its facts; give the reference of the answer to come."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = NodeAffinitySchedulingStrategy(number, soft=False)
-    remote = ray.remote(num_cpus=0, max_retries=NUM_RETRIES)(facts).options(scheduling_strategy=there)
+    return ray.remote(num_cpus=0, max_retries=NUM_RETRIES)(facts).options(scheduling_strategy=there).remote(probe)
+
+
+def _check_node(answer: Any, name: str, expected: dict[str, Any]) -> None:
+    import ray
+
     with _named_errors(f"the Ray node {name}"):
         try:
-            answer = ray.get(remote.remote(expected["probe"]), timeout=SECONDS_TO_CHECK)
+            found = ray.get(answer, timeout=SECONDS_TO_CHECK)
         except (ImportError, RuntimeError) as error:
             raise NodeDiffers(f"the Ray node {name} cannot be used ({_first_line(error)})", SAME_VERSION) from error
-    check_facts(name, expected, answer)
+    check_facts(name, expected, found)
 
 
 @contextmanager
