@@ -188,14 +188,14 @@ def _checks(address: str, expected: dict[str, Any]) -> Iterator[tuple[str, Calla
     """Yield the name and the check of each node, in turn, so that an error names it; all start their process at once."""
     if not (nodes := _workers()):
         raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU", "start one there")
-    answers = [_facts_of(node["NodeID"], expected["probe"]) for node in nodes]
-    for node, answer in zip(nodes, answers, strict=True):
+    results = [_facts_of(node["NodeID"], expected["probe"]) for node in nodes]
+    for node, result in zip(nodes, results, strict=True):
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
-        yield name, partial(_check_node, answer, name, expected)
+        yield name, partial(_check_node, result, name, expected)
 
 
 def _facts_of(number: str, probe: str) -> Any:
-    """Ask a node for its facts; give the reference of the answer to come."""
+    """Start a process on a node that gives its facts; return the reference of the result."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -203,12 +203,12 @@ def _facts_of(number: str, probe: str) -> Any:
     return ray.remote(num_cpus=0, max_retries=NUM_RETRIES)(facts).options(scheduling_strategy=there).remote(probe)
 
 
-def _check_node(answer: Any, name: str, expected: dict[str, Any]) -> None:
+def _check_node(result: Any, name: str, expected: dict[str, Any]) -> None:
     import ray
 
     with _named_errors(f"the Ray node {name}"):
         try:
-            found = ray.get(answer, timeout=SECONDS_TO_CHECK)
+            found = ray.get(result, timeout=SECONDS_TO_CHECK)
         except (ImportError, RuntimeError) as error:
             raise NodeDiffers(f"the Ray node {name} cannot be used ({_first_line(error)})", SAME_VERSION) from error
     check_facts(name, expected, found)

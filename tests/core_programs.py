@@ -11,7 +11,8 @@ model = dyformer.fit(graph, method="Forecaster without vectors")
 assert model.top(3).height and set(dyformer.METHODS) >= {"L3", "GraphSAGE", "DyFormer"}
 assert dyformer.evaluate(graph, ["L3"], steps=[graph.num_steps]).height
 assert dyformer.fit_events(log).rank("u1", k=3).height
-for method in ("DyFormer", "GraphSAGE", "node2vec"):
+assert dyformer.fit(graph, method="node2vec").vectors().height
+for method in ("DyFormer", "GraphSAGE", "EvolveGCN-O"):
     try:
         dyformer.fit(graph, method=method)
     except dyformer.extras.MissingExtra as error:

@@ -5,7 +5,7 @@ Beside them, which settings each of them reads.
 
 import inspect
 import traceback
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from dyformer import InvalidInput
 from dyformer.baselines.activity import Activity, ActivityRegression
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
+from dyformer.baselines.dynaernn.method import DynAERNN
+from dyformer.baselines.dyngem.method import DynGEM
+from dyformer.baselines.dysat.method import DySAT
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency, Popularity
 from dyformer.baselines.event_mixture import EventMixture
+from dyformer.baselines.evolvegcn.method import EvolveGCN
+from dyformer.baselines.graphsage.method import GraphSAGE
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment, RecentPaths
+from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, LatestContact
 from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.titles import UnknownMethod, full_title
-from dyformer.extras import MissingExtra, is_installed, need
+from dyformer.extras import MissingExtra, missing, need
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.scoring.event_pairs import EventPairForecaster
@@ -216,40 +222,6 @@ class TrainingStage:
         deque(epochs, maxlen=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NeedsTorch:
-    """Stands for each method that trains by torch, where torch is not installed."""
-
-    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
-        """Raise MissingExtra."""
-        need("torch")
-        raise AssertionError("it stands in METHODS only where torch is not installed")
-
-
-def _trained_baselines() -> dict[str, Embedder]:
-    """Give the baselines that train by torch, by title."""
-    if not is_installed("torch"):
-        return defaultdict(NeedsTorch)
-    from dyformer.baselines.dynaernn import DynAERNN
-    from dyformer.baselines.dyngem import DynGEM
-    from dyformer.baselines.dysat import DySAT
-    from dyformer.baselines.evolvegcn import EvolveGCN
-    from dyformer.baselines.graphsage import GraphSAGE
-    from dyformer.baselines.node2vec import Node2Vec
-
-    return {
-        "node2vec": Node2Vec(),
-        "GraphSAGE": GraphSAGE(),
-        "DynGEM": DynGEM(),
-        "DynAERNN": DynAERNN(),
-        "DySAT": DySAT(),
-        "EvolveGCN-O": EvolveGCN(evolution="O"),
-        "EvolveGCN-H": EvolveGCN(evolution="H"),
-    }
-
-
-_TRAINED = _trained_baselines()
-
 METHODS: dict[str, Method] = {
     "EdgeBank (ever)": EdgeBank(memory="ever"),
     "EdgeBank (last)": EdgeBank(memory="last"),
@@ -270,14 +242,13 @@ METHODS: dict[str, Method] = {
     "Shortest path": ShortestPath(),
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
-    # with their keys, because the titles are read from this source
-    "node2vec": _TRAINED["node2vec"],
-    "GraphSAGE": _TRAINED["GraphSAGE"],
-    "DynGEM": _TRAINED["DynGEM"],
-    "DynAERNN": _TRAINED["DynAERNN"],
-    "DySAT": _TRAINED["DySAT"],
-    "EvolveGCN-O": _TRAINED["EvolveGCN-O"],
-    "EvolveGCN-H": _TRAINED["EvolveGCN-H"],
+    "node2vec": Node2Vec(),
+    "GraphSAGE": GraphSAGE(),
+    "DynGEM": DynGEM(),
+    "DynAERNN": DynAERNN(),
+    "DySAT": DySAT(),
+    "EvolveGCN-O": EvolveGCN(evolution="O"),
+    "EvolveGCN-H": EvolveGCN(evolution="H"),
     "Forecaster without vectors": Forecaster(),
     "Event forecaster by pair": EventPairForecaster(),
     "DyFormer": Variation(),
@@ -477,11 +448,14 @@ def own_errors(title: str, method: object, where: str, *, is_alone: bool = True)
     """Turn an error of a user's own method into MethodFailed, with its title, the step `where`, and the line.
 
     An error that another line raises comes of what the method gave, where the method `is_alone`. One that begins
-    with the title, and one of files or memory that no line of the method raises, stays as it is.
+    with the title, and one of files or memory that no line of the method raises, stays as it is. Raises MissingExtra
+    where a package of an extra is not installed.
     """
     try:
         yield
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (message := missing(error.name or "")) is not None:
+            raise MissingExtra(message) from error
         frames = traceback.extract_tb(error.__traceback__)
         frames_of_method = [frame for frame in frames if frame.filename in _files_of(method)]
         is_of_another = not frames_of_method and (

@@ -38,7 +38,7 @@ def known_titles() -> list[str]:
 
 
 def written_titles(dictionaries: Sequence[str] = WRITTEN) -> list[str]:
-    """Read the titles of dictionaries from the source of their module, whose import takes seconds (torch).
+    """Read the titles of dictionaries from the source of their module, whose import takes a second.
 
     Raises LookupError where one is not written as a dictionary with constant keys.
     """

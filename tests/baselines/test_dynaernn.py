@@ -5,8 +5,9 @@ import pytest
 import torch
 from toy_graphs import random_graph
 
-from dyformer.baselines import dynaernn
-from dyformer.baselines.dynaernn import DynAERNN, RowForecaster, active_nodes
+from dyformer.baselines.dynaernn import network
+from dyformer.baselines.dynaernn.method import DynAERNN
+from dyformer.baselines.dynaernn.network import RowForecaster, active_nodes
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.sampling.adjacency import adjacency
 
@@ -58,7 +59,7 @@ def test_a_vector_and_a_forecast_are_those_of_the_layers_written_plainly():
 
 def test_every_active_row_of_a_step_is_forecast_from_the_two_before(monkeypatch: pytest.MonkeyPatch):
     encoded, forecast = [], []
-    encode, row_targets = RowForecaster.encode, dynaernn.row_targets
+    encode, row_targets = RowForecaster.encode, network.row_targets
 
     def recorded_encode(self, history):
         if torch.is_grad_enabled():
@@ -70,7 +71,7 @@ def test_every_active_row_of_a_step_is_forecast_from_the_two_before(monkeypatch:
         return row_targets(rows_UN, *arguments)
 
     monkeypatch.setattr(RowForecaster, "encode", recorded_encode)
-    monkeypatch.setattr(dynaernn, "row_targets", recorded_targets)
+    monkeypatch.setattr(network, "row_targets", recorded_targets)
     graph = prepare_graph(LOG, until=5, config=GraphConfig(history_window=4))
     DynAERNN(hidden=(8, 6), width=4, epochs=1, batch_rows=100).fit(graph, seed=0)
     assert len(encoded) == len(forecast) == 2

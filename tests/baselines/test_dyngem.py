@@ -7,7 +7,9 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph, with_snapshots
 
-from dyformer.baselines.dyngem import DynGEM, RowAutoEncoder, edge_batches
+from dyformer.baselines.dyngem import network
+from dyformer.baselines.dyngem.method import DynGEM
+from dyformer.baselines.dyngem.network import RowAutoEncoder, edge_batches
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.sampling.adjacency import adjacency, input_tensor, row_targets
 
@@ -42,7 +44,7 @@ def test_the_loss_is_that_of_sdne_and_the_penalty_that_of_dyngem():
     targets = row_targets(MATRIX[node_U], 12, np.random.default_rng(0))
     code_UD = model.encode(input_tensor(MATRIX[node_U]))
     output_UC = model.decode(code_UD, targets.column_C)
-    found = method._loss(code_UD, output_UC, targets, torch.tensor(source_E), torch.tensor(target_E))
+    found = network._loss(method, code_UD, output_UC, targets, torch.tensor(source_E), torch.tensor(target_E))
     rows_UN = MATRIX.toarray()[node_U]
     code, output = plain(model, rows_UN)
     second = (((output - rows_UN) * np.where(rows_UN > 0, 2.0, 1.0)) ** 2).sum(axis=1)
@@ -52,7 +54,7 @@ def test_the_loss_is_that_of_sdne_and_the_penalty_that_of_dyngem():
     matrices = [value.numpy() for name, value in model.state_dict().items() if "bias" not in name and value.dim() == 2]
     assert len(matrices) == 6
     penalty = sum(0.01 * np.abs(weight).sum() + 0.02 * (weight**2).sum() for weight in matrices)
-    assert method._penalty(model).item() == pytest.approx(penalty, rel=1e-4)
+    assert network._penalty(method, model).item() == pytest.approx(penalty, rel=1e-4)
 
 
 def test_an_epoch_has_every_edge_once():
@@ -69,15 +71,15 @@ def prepared(log) -> PreparedGraph:
 
 def test_each_step_starts_from_the_weights_of_the_step_before(monkeypatch: pytest.MonkeyPatch):
     starts, ends, epochs = [], [], []
-    train = DynGEM._train
+    train = network._train
 
-    def recorded(self, model, matrix, number, generator):
+    def recorded(method, model, matrix, number, generator):
         starts.append({name: value.clone() for name, value in model.state_dict().items()})
-        train(self, model, matrix, number, generator)
+        train(method, model, matrix, number, generator)
         ends.append({name: value.clone() for name, value in model.state_dict().items()})
         epochs.append(number)
 
-    monkeypatch.setattr(DynGEM, "_train", recorded)
+    monkeypatch.setattr(network, "_train", recorded)
     SMALL.fit(prepared(LOG), seed=0)
     assert epochs == [3, 2, 2]
     for end, start in zip(ends, starts[1:], strict=False):
@@ -87,14 +89,14 @@ def test_each_step_starts_from_the_weights_of_the_step_before(monkeypatch: pytes
 
 def test_a_warm_start_makes_an_equal_snapshot_cheap(monkeypatch: pytest.MonkeyPatch):
     losses = []
-    loss = DynGEM._loss
+    loss = network._loss
 
-    def recorded(self, *arguments):
-        value = loss(self, *arguments)
+    def recorded(*arguments):
+        value = loss(*arguments)
         losses.append(value.item())
         return value
 
-    monkeypatch.setattr(DynGEM, "_loss", recorded)
+    monkeypatch.setattr(network, "_loss", recorded)
     first = LOG.snapshots[0]
     repeated = with_snapshots(LOG, first, replace(first, step=2))
     method = replace(SMALL, hidden=(32, 16), first_epochs=40, epochs=1, batch_edges=100, learning_rate=0.01)

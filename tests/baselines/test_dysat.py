@@ -7,13 +7,9 @@ import pytest
 import torch
 from toy_graphs import random_graph
 
-from dyformer.baselines.dysat import (
-    DySAT,
-    StructuralAttention,
-    TemporalAttention,
-    TwoAttentions,
-    neighbours,
-)
+from dyformer.baselines.dysat import network
+from dyformer.baselines.dysat.method import DySAT
+from dyformer.baselines.dysat.network import StructuralAttention, TemporalAttention, TwoAttentions, neighbours
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.sampling.adjacency import adjacency
 
@@ -91,8 +87,8 @@ def test_a_vector_does_not_depend_on_the_other_nodes_of_its_batch():
 def test_positives_are_near_on_walks_of_the_step_and_negatives_have_edges_there():
     matrix = WINDOW[0]
     method = DySAT(walk_window=1, num_positives=5)
-    source = method._source(matrix, np.random.default_rng(0))
-    center_P, context_P, negative_K = method._draw(source, np.arange(12), np.random.default_rng(0))
+    source = network._source(method, matrix, np.random.default_rng(0))
+    center_P, context_P, negative_K = network._draw(method, source, np.arange(12), np.random.default_rng(0))
     degree_N = matrix.sum(axis=1)
     assert np.bincount(center_P, minlength=12).tolist() == np.where(degree_N > 0, 5, 0).tolist()
     assert matrix.toarray()[center_P, context_P].all()

@@ -8,11 +8,11 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from toy_graphs import toy_graph, with_snapshots
 
-from dyformer.baselines.dynaernn import DynAERNN
-from dyformer.baselines.dyngem import DynGEM
-from dyformer.baselines.dysat import DySAT
-from dyformer.baselines.evolvegcn import EvolveGCN
-from dyformer.baselines.graphsage import GraphSAGE
+from dyformer.baselines.dynaernn.method import DynAERNN
+from dyformer.baselines.dyngem.method import DynGEM
+from dyformer.baselines.dysat.method import DySAT
+from dyformer.baselines.evolvegcn.method import EvolveGCN
+from dyformer.baselines.graphsage.method import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embedder
 from dyformer.evaluation.audit.poisons import graph_of, poisoned, rows_of

@@ -7,9 +7,10 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.baselines.evolvegcn import (
+from dyformer.baselines.evolvegcn import network as evolvegcn_network
+from dyformer.baselines.evolvegcn.method import EvolveGCN
+from dyformer.baselines.evolvegcn.network import (
     SLOPE,
-    EvolveGCN,
     EvolvingNetwork,
     EvolvingWeight,
     MatrixGRU,
@@ -128,7 +129,7 @@ def test_training_stops_when_held_out_links_get_no_better_and_takes_the_best_epo
     graph = prepare_graph(LOG, until=4, config=GraphConfig())
     nodes = np.arange(12)
     losses = []
-    monkeypatch.setattr(EvolveGCN, "_loss", recorded(EvolveGCN._loss, losses))
+    monkeypatch.setattr(evolvegcn_network, "_loss", recorded(evolvegcn_network._loss, losses))
     method = EvolveGCN(width=6, epochs=50, patience=3, learning_rate=0.05, validation_fraction=0.3)
     vectors = method.fit(graph, seed=0)(nodes)
     mean_by_epoch = np.array(losses).reshape(-1, 3).mean(axis=1)
@@ -140,8 +141,8 @@ def test_training_stops_when_held_out_links_get_no_better_and_takes_the_best_epo
 def recorded(loss, losses: list[float]):
     """Record the losses that need no gradient, which are those of the held-out links."""
 
-    def record(self, vector_NO, positives, negatives):
-        value = loss(self, vector_NO, positives, negatives)
+    def record(method, vector_NO, positives, negatives):
+        value = loss(method, vector_NO, positives, negatives)
         if not value.requires_grad:
             losses.append(value.item())
         return value

@@ -7,14 +7,9 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.baselines import graphsage
-from dyformer.baselines.graphsage import (
-    AGGREGATORS,
-    GraphSAGE,
-    SampledNetwork,
-    pairs_with_starts,
-    sampled_neighbours,
-)
+from dyformer.baselines.graphsage import network
+from dyformer.baselines.graphsage.method import GraphSAGE
+from dyformer.baselines.graphsage.network import AGGREGATORS, SampledNetwork, pairs_with_starts, sampled_neighbours
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.sampling.adjacency import adjacency
 
@@ -97,7 +92,7 @@ def test_a_node_reads_10_neighbours_and_25_of_each(monkeypatch):
         drawn.append((node_B.tolist(), num))
         return sampled_neighbours(edges, node_B, num, generator)
 
-    monkeypatch.setattr(graphsage, "sampled_neighbours", recorded)
+    monkeypatch.setattr(network, "sampled_neighbours", recorded)
     model = SampledNetwork(7, 6, "gcn", GraphSAGE().fan_out)
     model(EDGES, np.array([1]), np.random.default_rng(0))
     assert drawn == [([1], 10), ([0, 1], 25)]

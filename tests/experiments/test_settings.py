@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dyformer.baselines.dysat import DySAT
+from dyformer.baselines.dysat.method import DySAT
 from dyformer.experiments.methods import METHODS, VARIATIONS, NoEffect, capped, changes_of, check_effect, settings_of
 from dyformer.experiments.settings import (
     RENAMED_SETTINGS,

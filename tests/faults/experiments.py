@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dyformer.baselines.dysat import DySAT
+from dyformer.baselines.dysat.method import DySAT
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.studies.studies import STUDIES, Study

@@ -26,11 +26,11 @@ import flows.cli
 import flows.commands.studies
 import flows.stages
 import flows.trials
-from dyformer.baselines.dynaernn import DynAERNN
-from dyformer.baselines.dyngem import DynGEM
-from dyformer.baselines.dysat import DySAT
-from dyformer.baselines.evolvegcn import EvolveGCN
-from dyformer.baselines.graphsage import GraphSAGE
+from dyformer.baselines.dynaernn.method import DynAERNN
+from dyformer.baselines.dyngem.method import DynGEM
+from dyformer.baselines.dysat.method import DySAT
+from dyformer.baselines.evolvegcn.method import EvolveGCN
+from dyformer.baselines.graphsage.method import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embed
 from dyformer.evaluation.protocols import protocol_of

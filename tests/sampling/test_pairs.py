@@ -10,13 +10,8 @@ from scipy.stats import chisquare
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.negative_sampling import (
-    drawn,
-    inner_products,
-    negative_sampling_loss,
-    noise,
-    uniform_negatives,
-)
+from dyformer.sampling.losses import inner_products, negative_sampling_loss
+from dyformer.sampling.negative_sampling import drawn, noise, uniform_negatives
 from dyformer.sampling.pairs import (
     LinkExamples,
     LinkSplit,

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from toy_graphs import random_graph
 
-from dyformer.baselines.dynaernn import DynAERNN
-from dyformer.baselines.dyngem import DynGEM
-from dyformer.baselines.dysat import DySAT
-from dyformer.baselines.evolvegcn import EvolveGCN
-from dyformer.baselines.graphsage import GraphSAGE
+from dyformer.baselines.dynaernn.method import DynAERNN
+from dyformer.baselines.dyngem.method import DynGEM
+from dyformer.baselines.dysat.method import DySAT
+from dyformer.baselines.evolvegcn.method import EvolveGCN
+from dyformer.baselines.graphsage.method import GraphSAGE
 from dyformer.embedder import Embedder
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.model.config import ModelConfig

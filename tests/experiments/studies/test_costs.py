@@ -12,7 +12,7 @@ from own_snapshots import own_snapshots
 from posed import evaluate_methods
 from toy_graphs import random_graph
 
-from dyformer.baselines.dyngem import DynGEM
+from dyformer.baselines.dyngem.method import DynGEM
 from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.protocols.cost import PROTOCOL, SCHEMA, seconds_of, train
 from dyformer.evaluation.protocols.protocol import Result

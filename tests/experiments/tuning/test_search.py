@@ -17,7 +17,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from toy_graphs import random_graph
 
-from dyformer.baselines.dysat import DySAT
+from dyformer.baselines.dysat.method import DySAT
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Variation

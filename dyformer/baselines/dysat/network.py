@@ -6,120 +6,100 @@ E entries: a node of the batch and one of its neighbours, or itself    P positiv
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
 from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dyformer.embedder import Embed
-from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, window_snapshots
-from dyformer.sampling.negative_sampling import drawn, inner_products, negative_sampling_loss, noise
+from dyformer.sampling.losses import inner_products, negative_sampling_loss
+from dyformer.sampling.negative_sampling import drawn, noise
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import WalkContexts, random_walks, walk_contexts
+
+if TYPE_CHECKING:
+    from dyformer.baselines.dysat.method import DySAT
 
 SLOPE = 0.2  # of the leaky ReLU of graph attention
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class DySAT:
-    """Structural attention in each snapshot, with shared weights, and causal attention over the steps.
+def node_vectors(method: "DySAT", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+    """Train on the window, and give the vectors as of its newest step."""
+    generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
+    window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
+    vector_ND = np.empty((num_nodes, method.width), dtype=np.float32)
+    with seeded(seed):
+        model = TwoAttentions(
+            (num_nodes, len(window), method.width),
+            (method.structural_heads, method.temporal_heads),
+            (method.structural_dropout, method.temporal_dropout),
+        )
+        _train(method, model, window, generator)
+    with torch.no_grad():
+        model.eval()
+        for node_U in node_batches(num_nodes, EMBEDDED_NODES):
+            vector_ND[node_U] = model(window, node_U)[:, -1].numpy()
+    return vector_ND
 
-    At every step of the window, a node's vector forecasts the nodes near it on random walks of that snapshot. The
-    vectors are those of the newest step.
-    """
 
-    width: PositiveInt = 128
-    structural_heads: PositiveInt = 16
-    temporal_heads: PositiveInt = 16
-    num_walks: PositiveInt = 10  # from each node of a snapshot
-    walk_length: PositiveInt = 40
-    walk_window: PositiveInt = 10
-    batches: PositiveInt = 400
-    epochs: PositiveInt | None = None  # passes over the nodes; none: as many as the batches give
-    batch_nodes: PositiveInt = 512
-    num_positives: PositiveInt = 10  # for each node of a batch and each step
-    num_negatives: PositiveInt = 10  # for each step of a batch, whose pairs share them as in the authors' code
-    negative_weight: NonNegativeFloat = 0.1  # w, of {0.01, 0.1, 1}: the best on step 2 of uci, which no table has
-    learning_rate: PositiveFloat = 1e-3
-    weight_decay: NonNegativeFloat = 5e-4
-    structural_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    temporal_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+def _train(
+    method: "DySAT", model: "TwoAttentions", window: Sequence[sparse.csr_array], generator: np.random.Generator
+) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=method.learning_rate, weight_decay=method.weight_decay)
+    num_nodes = len(model.id_ND)
+    sources = [(step, _source(method, matrix, generator)) for step, matrix in enumerate(window) if matrix.nnz]
+    order_N = np.empty(0, dtype=np.int64)
+    for _ in range(_num_batches(method, num_nodes) if sources else 0):
+        order_N = order_N if len(order_N) else generator.permutation(num_nodes)
+        node_B, order_N = order_N[: method.batch_nodes], order_N[method.batch_nodes :]
+        drawn_pairs = [(step, *_draw(method, source, node_B, generator)) for step, source in sources]
+        node_U = np.unique(np.concatenate([nodes for _, *ends in drawn_pairs for nodes in ends]))
+        vector_UTD = model(window, node_U)
+        losses = [
+            _loss(method, vector_UTD[:, step], *(np.searchsorted(node_U, nodes) for nodes in ends))
+            for step, *ends in drawn_pairs
+        ]
+        optimizer.zero_grad()
+        torch.stack(losses).sum().backward()
+        optimizer.step()
 
-    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
-        """Train on the window, and give the vectors as of its newest step."""
-        generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
-        window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
-        vector_ND = np.empty((num_nodes, self.width), dtype=np.float32)
-        with seeded(seed):
-            model = TwoAttentions(
-                (num_nodes, len(window), self.width),
-                (self.structural_heads, self.temporal_heads),
-                (self.structural_dropout, self.temporal_dropout),
-            )
-            self._train(model, window, generator)
-        with torch.no_grad():
-            model.eval()
-            for node_U in node_batches(num_nodes, EMBEDDED_NODES):
-                vector_ND[node_U] = model(window, node_U)[:, -1].numpy()
-        return lambda node_B: vector_ND[node_B]
 
-    def _train(
-        self, model: "TwoAttentions", window: Sequence[sparse.csr_array], generator: np.random.Generator
-    ) -> None:
-        optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        num_nodes = len(model.id_ND)
-        sources = [(step, self._source(matrix, generator)) for step, matrix in enumerate(window) if matrix.nnz]
-        order_N = np.empty(0, dtype=np.int64)
-        for _ in range(self._num_batches(num_nodes) if sources else 0):
-            order_N = order_N if len(order_N) else generator.permutation(num_nodes)
-            node_B, order_N = order_N[: self.batch_nodes], order_N[self.batch_nodes :]
-            drawn_pairs = [(step, *self._draw(source, node_B, generator)) for step, source in sources]
-            node_U = np.unique(np.concatenate([nodes for _, *ends in drawn_pairs for nodes in ends]))
-            vector_UTD = model(window, node_U)
-            losses = [
-                self._loss(vector_UTD[:, step], *(np.searchsorted(node_U, nodes) for nodes in ends))
-                for step, *ends in drawn_pairs
-            ]
-            optimizer.zero_grad()
-            torch.stack(losses).sum().backward()
-            optimizer.step()
+def _num_batches(method: "DySAT", num_nodes: int) -> int:
+    passes = math.inf if method.epochs is None else method.epochs
+    return int(min(method.batches, passes * math.ceil(num_nodes / method.batch_nodes)))
 
-    def _num_batches(self, num_nodes: int) -> int:
-        passes = math.inf if self.epochs is None else self.epochs
-        return int(min(self.batches, passes * math.ceil(num_nodes / self.batch_nodes)))
 
-    def _source(self, matrix: sparse.csr_array, generator: np.random.Generator) -> tuple[WalkContexts, NDArray]:
-        walk_SL = random_walks(matrix, generator, num_walks=self.num_walks, length=self.walk_length)
-        return walk_contexts(walk_SL, len(matrix.indptr) - 1), noise(np.diff(matrix.indptr))
+def _source(method: "DySAT", matrix: sparse.csr_array, generator: np.random.Generator) -> tuple[WalkContexts, NDArray]:
+    walk_SL = random_walks(matrix, generator, num_walks=method.num_walks, length=method.walk_length)
+    return walk_contexts(walk_SL, len(matrix.indptr) - 1), noise(np.diff(matrix.indptr))
 
-    def _draw(
-        self, source: tuple[WalkContexts, NDArray], node_B: NDArray[np.int64], generator: np.random.Generator
-    ) -> tuple[NDArray[np.int64], ...]:
-        """Draw centers [P], the nodes near them [P] and negatives [K]."""
-        contexts, noise_N = source
-        pairs = contexts.draw(node_B, self.num_positives, self.walk_window, generator)
-        return *pairs, drawn(noise_N, self.num_negatives, generator)
 
-    def _loss(
-        self,
-        vector_UD: Tensor,
-        center_P: NDArray[np.int64],
-        context_P: NDArray[np.int64],
-        negative_K: NDArray[np.int64],
-    ) -> Tensor:
-        center_PD, negative_KD = (vector_UD[torch.from_numpy(nodes)] for nodes in (center_P, negative_K))
-        positive_P = inner_products(vector_UD, center_P, context_P)
-        return negative_sampling_loss(positive_P, center_PD @ negative_KD.T, self.negative_weight)
+def _draw(
+    method: "DySAT", source: tuple[WalkContexts, NDArray], node_B: NDArray[np.int64], generator: np.random.Generator
+) -> tuple[NDArray[np.int64], ...]:
+    """Draw centers [P], the nodes near them [P] and negatives [K]."""
+    contexts, noise_N = source
+    pairs = contexts.draw(node_B, method.num_positives, method.walk_window, generator)
+    return *pairs, drawn(noise_N, method.num_negatives, generator)
+
+
+def _loss(
+    method: "DySAT",
+    vector_UD: Tensor,
+    center_P: NDArray[np.int64],
+    context_P: NDArray[np.int64],
+    negative_K: NDArray[np.int64],
+) -> Tensor:
+    center_PD, negative_KD = (vector_UD[torch.from_numpy(nodes)] for nodes in (center_P, negative_K))
+    positive_P = inner_products(vector_UD, center_P, context_P)
+    return negative_sampling_loss(positive_P, center_PD @ negative_KD.T, method.negative_weight)
 
 
 class TwoAttentions(nn.Module):

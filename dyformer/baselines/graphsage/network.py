@@ -5,82 +5,65 @@ I, O width of inputs and outputs    Q negative nodes
 """
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
 from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dyformer.embedder import Embed
-from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.sampling.negative_sampling import drawn, inner_products, negative_sampling_loss, noise
+from dyformer.sampling.losses import inner_products, negative_sampling_loss
+from dyformer.sampling.negative_sampling import drawn, noise
 from dyformer.sampling.pairs import Pairs, node_batches
 from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import random_walks
 
-Aggregator = Literal["gcn", "mean", "max-pool", "lstm"]
+if TYPE_CHECKING:
+    from dyformer.baselines.graphsage.method import Aggregator, GraphSAGE
+
 EMBEDDED_NODES = 1024  # of one batch of vectors
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class GraphSAGE:
-    """Two layers that aggregate sampled neighbours, trained without labels so that nodes of one walk are near.
+def node_vectors(method: "GraphSAGE", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+    """Train on the union graph, and give the vectors of all nodes."""
+    generator, edges = np.random.default_rng(seed), graph.union.adjacency
+    num_nodes = len(graph.history.node_N)
+    vector_ND = np.empty((num_nodes, method.width), dtype=np.float32)
+    with seeded(seed):
+        model = SampledNetwork(num_nodes, method.width, method.aggregator, method.fan_out)
+    if graph.union.num_edges:
+        _train(method, model, edges, generator)
+    with torch.no_grad():
+        for node_B in node_batches(num_nodes, EMBEDDED_NODES):
+            vector_ND[node_B] = model(edges, node_B, generator).numpy()
+    return vector_ND
 
-    Inputs are id embeddings, because the logs have no features. Vectors have length 1.
-    """
 
-    aggregator: Aggregator = "gcn"
-    width: PositiveInt = 128
-    # Sampled neighbours in layer 1 and in layer 2, the one that gives the vectors.
-    fan_out: Annotated[tuple[PositiveInt, PositiveInt], OR_LIST] = (25, 10)
-    num_walks: PositiveInt = 50  # from each node
-    walk_length: PositiveInt = 5
-    batches: NonNegativeInt = 1000  # at most
-    epochs: PositiveInt = 1  # passes over the pairs of all walks
-    batch_pairs: PositiveInt = 512
-    num_negatives: PositiveInt = 20  # that all pairs of a batch share, as in the authors' code
-    learning_rate: PositiveFloat = 1e-5  # as in the authors' code: many steps let vectors forget a node's popularity
-
-    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
-        """Train on the union graph, and give the vectors of all nodes."""
-        generator, edges = np.random.default_rng(seed), graph.union.adjacency
-        num_nodes = len(graph.history.node_N)
-        vector_ND = np.empty((num_nodes, self.width), dtype=np.float32)
-        with seeded(seed):
-            model = SampledNetwork(num_nodes, self.width, self.aggregator, self.fan_out)
-        if graph.union.num_edges:
-            self._train(model, edges, generator)
-        with torch.no_grad():
-            for node_B in node_batches(num_nodes, EMBEDDED_NODES):
-                vector_ND[node_B] = model(edges, node_B, generator).numpy()
-        return lambda node_B: vector_ND[node_B]
-
-    def _train(self, model: "SampledNetwork", edges: sparse.csr_array, generator: np.random.Generator) -> None:
-        optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
-        walk_SL = random_walks(edges, generator, num_walks=self.num_walks, length=self.walk_length)
-        noise_N = noise(np.diff(edges.indptr))
-        num_pairs = self.epochs * len(walk_SL) * (self.walk_length - 1)
-        for _ in range(min(self.batches, math.ceil(num_pairs / self.batch_pairs))):
-            ends = (
-                *pairs_with_starts(walk_SL, self.batch_pairs, generator),
-                drawn(noise_N, self.num_negatives, generator),
-            )
-            node_B = np.unique(np.concatenate(ends))
-            source_P, target_P, negative_Q = (np.searchsorted(node_B, nodes) for nodes in ends)
-            vector_BO = model(edges, node_B, generator)
-            positive_P = inner_products(vector_BO, source_P, target_P)
-            source_PO, negative_QO = (vector_BO[torch.from_numpy(nodes)] for nodes in (source_P, negative_Q))
-            # The article sums over the negatives of a pair.
-            loss = negative_sampling_loss(positive_P, source_PO @ negative_QO.T, self.num_negatives)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+def _train(
+    method: "GraphSAGE", model: "SampledNetwork", edges: sparse.csr_array, generator: np.random.Generator
+) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=method.learning_rate)
+    walk_SL = random_walks(edges, generator, num_walks=method.num_walks, length=method.walk_length)
+    noise_N = noise(np.diff(edges.indptr))
+    num_pairs = method.epochs * len(walk_SL) * (method.walk_length - 1)
+    for _ in range(min(method.batches, math.ceil(num_pairs / method.batch_pairs))):
+        ends = (
+            *pairs_with_starts(walk_SL, method.batch_pairs, generator),
+            drawn(noise_N, method.num_negatives, generator),
+        )
+        node_B = np.unique(np.concatenate(ends))
+        source_P, target_P, negative_Q = (np.searchsorted(node_B, nodes) for nodes in ends)
+        vector_BO = model(edges, node_B, generator)
+        positive_P = inner_products(vector_BO, source_P, target_P)
+        source_PO, negative_QO = (vector_BO[torch.from_numpy(nodes)] for nodes in (source_P, negative_Q))
+        # The article sums over the negatives of a pair.
+        loss = negative_sampling_loss(positive_P, source_PO @ negative_QO.T, method.num_negatives)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
 
 def pairs_with_starts(walk_SL: NDArray[np.int32], num: int, generator: np.random.Generator) -> Pairs:
@@ -112,7 +95,7 @@ def sampled_neighbours(
 class SampledNetwork(nn.Module):
     """Two layers over id embeddings, each for the nodes that the next one reads."""
 
-    def __init__(self, num_nodes: int, width: int, aggregator: Aggregator, fan_out: tuple[int, int]) -> None:
+    def __init__(self, num_nodes: int, width: int, aggregator: "Aggregator", fan_out: tuple[int, int]) -> None:
         super().__init__()
         # As in the authors' code, the last input stands for the neighbours of all nodes that have none.
         self.id_NI = nn.Parameter(torch.empty(num_nodes + 1, width))
@@ -203,4 +186,9 @@ def rows(input_UI: Tensor, node_BK: Tensor) -> Tensor:
     return input_UI.index_select(0, node_BK.flatten()).unflatten(0, node_BK.shape)
 
 
-AGGREGATORS: dict[Aggregator, type[nn.Module]] = {"gcn": MeanWithSelf, "mean": Mean, "max-pool": MaxPool, "lstm": Lstm}
+AGGREGATORS: "dict[Aggregator, type[nn.Module]]" = {
+    "gcn": MeanWithSelf,
+    "mean": Mean,
+    "max-pool": MaxPool,
+    "lstm": Lstm,
+}

@@ -1,0 +1,1 @@
+"""DynAERNN: its settings, and the network that is imported when it is fitted."""

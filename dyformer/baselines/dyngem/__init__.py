@@ -1,0 +1,1 @@
+"""DynGEM: its settings, and the network that is imported when it is fitted."""

@@ -1,0 +1,1 @@
+"""DySAT: its settings, and the network that is imported when it is fitted."""

@@ -1,0 +1,1 @@
+"""GraphSAGE: its settings, and the network that is imported when it is fitted."""
