@@ -185,7 +185,7 @@ def _expected_of(layout: Layout) -> Iterator[dict[str, Any]]:
 
 
 def _checks(address: str, expected: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the name and the check of each node, in turn, so that an error names it; all start their process at once."""
+    """Yield name and check of each node in turn, so that an error names it; all start their process at once."""
     if not (nodes := _workers()):
         raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU", "start one there")
     results = [_facts_of(node["NodeID"], expected["probe"]) for node in nodes]
