@@ -192,11 +192,15 @@ def predict(  # noqa: PLR0913, because each option is an argument
     from flows.tasks.evaluation.promote import champion_to_publish
     from flows.tasks.predict import write_forecasts
     from flows.tasks.publishing.publications import publish, vectors_to_publish
-    from flows.tasks.train import train_contender
 
     address = make_complete_snapshots(dataset, as_of, show=print_plan)
     too_late = later_windows(address)
-    contender = train_contender(address, experiment, seed) if changes else champion_to_publish(address)
+    if changes:
+        from flows.tasks.train import train_contender
+
+        contender = train_contender(address, experiment, seed)
+    else:
+        contender = champion_to_publish(address)
     vectors = vectors_to_publish(address, contender, seed)
     print(f"method: {contender.title}")
     if not contender.models:
