@@ -20,7 +20,7 @@ import cloudpickle
 import polars as pl
 import pytest
 import torch
-from cluster_ranges import numbers
+from cluster_ranges import bytes_kept, numbers
 from own_log import own_log
 from own_snapshots import ingest_own
 
@@ -248,9 +248,11 @@ def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: py
     assert not files.find(shared.layout.root)
 
 
-def test_a_worker_has_one_thread(tmp_path: Path, one_worker: str):
-    layout = Layout(str(tmp_path))
-    assert list(done_on(one_worker, layout, [pl.thread_pool_size, torch.get_num_threads])) == [(0, 1), (1, 1)]
+def test_a_worker_has_one_thread_and_frees_memory_at_once(tmp_path: Path, one_worker: str):
+    jobs = [pl.thread_pool_size, torch.get_num_threads, bytes_kept]
+    results = dict(done_on(one_worker, Layout(str(tmp_path)), jobs))
+    assert (results[0], results[1]) == (1, 1)
+    assert results[2] < 20_000_000
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
