@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class ReadingOption(NamedTuple):
-    """An option of the command line; a flow takes its value under its name, and None is as good as none."""
+    """An option of the command line; a flow takes its value under its name, and None where it is not given."""
 
     flags: str
     help: str
