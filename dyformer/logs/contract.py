@@ -79,8 +79,9 @@ def form_record(form: Form) -> dict[str, Any]:
 
 
 def form_from(record: Mapping[str, Any]) -> Form:
-    """Read a form from its record."""
-    return Form(**{**record, "names": tuple(record["names"])})
+    """Read a form from its record, which may name the source that had it first."""
+    values = {name: value for name, value in record.items() if name != "batch"}
+    return Form(**{**values, "names": tuple(record["names"])})
 
 
 def form_differences(new: Form, stored: Sequence[Form], stated: Collection[str] = ()) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from itertools import compress, zip_longest
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +17,7 @@ from dyformer import InvalidInput
 from dyformer.logs.contract import (
     SAMPLED_ROWS,
     ForeignLog,
+    Form,
     TimeRange,
     form_differences,
     form_from,
@@ -65,8 +66,10 @@ def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple
     names = {field.name for field in fields(Declared)}
     base = declared_by(dataset_entry) if dataset_entry else Declared()
     base = replace(base, **{name: value for name, value in record.items() if name in names})
-    options = {name: _plain(name, value) for name, value in reading.items() if name in names}
+    options = {name: value for name, value in reading.items() if name in names}
     options |= _other_end(record, options)
+    if "separator" in options:
+        options["separator"] = SEPARATORS.get(options["separator"], options["separator"])
     window = (
         reading.get("window") or record.get("window") or (dataset_entry.window if dataset_entry else OWN_LOG_WINDOW)
     )
@@ -239,12 +242,6 @@ def _plan(files: Sequence[RawFile], declared: Declared) -> ReadPlan:
     return replace(sniff_plan(list(files), declared), notes=())
 
 
-def _plain(name: str, value: Any) -> Any:
-    if name == "time_unit" and value not in get_args(TimeUnit):
-        raise InvalidInput(f"`time_unit` {value!r}: expected one of {', '.join(get_args(TimeUnit))}")
-    return SEPARATORS.get(value, value) if name == "separator" else value
-
-
 def check_contract(
     layout: Layout,
     dataset: str,
@@ -263,7 +260,7 @@ def check_contract(
     names = [name_of(result) for result in results.values()]
     times = _stored_times(layout, dataset)
     # A declaration without rows is of a first ingest that failed: its form binds nobody.
-    forms = [form_from(_without_batch(record)) for record in _forms(layout, dataset)] if times else []
+    forms = _forms(layout, dataset) if times else []
     _check(dataset, {names[0]: form_differences(form_of(plan), forms, stated=reading.keys())})
     if times is None and len(results) < 2:
         return
@@ -283,7 +280,7 @@ def check_format(
     layout: Layout, dataset: str, files: list[RawFile], declared: Declared, reading: Mapping[str, Any]
 ) -> None:
     """Raise ForeignLog for new files of another format than those of the dataset's rows; not with `force`."""
-    stored = [form_from(_without_batch(record)) for record in _forms(layout, dataset)]
+    stored = _forms(layout, dataset)
     if reading.get("force") or not stored or _stored_times(layout, dataset) is None:
         return
     try:
@@ -309,22 +306,18 @@ def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
 
 def with_form(record: Mapping[str, Any], plan: ReadPlan, batch: str) -> list[dict[str, Any]]:
     """Give the forms of a declaration, with that of new files, the first of which is `batch`."""
-    stored, new = record.get("forms") or [], form_record(form_of(plan))
-    return stored if new in map(_without_batch, stored) else [*stored, new | {"batch": batch}]
+    stored, new = record.get("forms") or [], form_of(plan)
+    return stored if new in map(form_from, stored) else [*stored, form_record(new) | {"batch": batch}]
 
 
 def without_forms(record: Mapping[str, Any], batches: Collection[str]) -> dict[str, Any]:
     """Give a declaration without the forms that came with one of the sources `batches`."""
-    forms = [form for form in record.get("forms") or [] if form.get("batch", "") not in batches]
+    forms = [form for form in record.get("forms") or [] if form["batch"] not in batches]
     return {**record, "forms": forms}
 
 
-def _forms(layout: Layout, dataset: str) -> list[dict[str, Any]]:
-    return (declaration(layout, dataset) or {}).get("forms") or []
-
-
-def _without_batch(form: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in form.items() if name != "batch"}
+def _forms(layout: Layout, dataset: str) -> list[Form]:
+    return [form_from(record) for record in (declaration(layout, dataset) or {}).get("forms") or []]
 
 
 def _stored_times(layout: Layout, dataset: str) -> TimeRange | None:

@@ -284,7 +284,7 @@ class LogForm(BaseModel, strict=True, extra="forbid"):
     names: list[str]
     columns: dict[str, str | Count]
     num_fields: Count
-    batch: str = ""  # SHA-256 of the bytes of the first source that had it
+    batch: str  # SHA-256 of the bytes of the first source that had it
 
 
 class Declaration(BaseModel, strict=True):
