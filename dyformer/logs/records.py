@@ -10,7 +10,7 @@ import polars as pl
 from dyformer import InvalidInput
 from dyformer.logs.plan import ReadPlan, position
 from dyformer.logs.raw_file import AmbiguousLog, DamagedLog, LogNotFound, OneColumn, RawFile, seekable
-from dyformer.logs.validation import INEXACT_ID, LAST_CLOCK_TIME
+from dyformer.logs.validation import INEXACT_ID, LAST_CLOCK_TIME, MICROSECONDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,6 @@ TUPLE_COLUMNS = (*ENDS, "time", "weight")
 MAX_BITS = 63  # of an integer beside its sign
 MAX_WHOLE = 2**53  # a float up to it that is whole is written as an integer
 OUT_OF_RANGE = 1 << 62
-UNIT_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 DAY_MICROSECONDS = 86_400_000_000
 WITHOUT_TYPE = (pl.Object, pl.Int128)  # in Parquet; an object of Python may be a UUID
 
@@ -319,7 +318,7 @@ def _clock_times(array: "pa.Array") -> pl.Series:
     unit = "day" if types.is_date32(dtype) else "ms" if types.is_date64(dtype) else dtype.unit
     if unit == "ns":
         return (count // 1000).cast(pl.Datetime("us"))
-    factor = DAY_MICROSECONDS if unit == "day" else UNIT_MICROSECONDS[unit]
+    factor = DAY_MICROSECONDS if unit == "day" else MICROSECONDS[unit]
     is_small = count.abs() <= LAST_CLOCK_TIME // factor
     scaled = pl.when(is_small).then(count * factor).when(count.is_not_null()).then(OUT_OF_RANGE)
     return pl.select(scaled.cast(pl.Int64).cast(pl.Datetime("us"))).to_series()

@@ -138,7 +138,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         if on and not PROTOCOLS[protocol].startswith("dyformer."):
             raise typer.BadParameter(f"a protocol of your own runs in the process of the command: {WITHOUT_CLUSTER}")
         changes = [*(changes or []), *([] if visible is None else [f"{protocol}.{VISIBLE}={visible}"])]
-        _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file, out, on)
+        _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file, out)
 
 
 def _run_protocol(  # noqa: PLR0913, because each option is an argument
@@ -152,7 +152,6 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     changes: list[str] | None,
     json_file: Path | None,
     out: Path | None = None,
-    on: str | None = None,
 ) -> None:
     """Run the benchmark of a protocol on one dataset, unless it has ended before; print its tables and write them."""
     check_titles(methods)

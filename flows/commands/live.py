@@ -55,13 +55,13 @@ def rank(
     from dyformer.logs.moments import read_moment, written_moment
     from dyformer.scoring.sent_events import check_id
     from flows.tasks.live import checked_horizons, open_horizon, open_ranking, ranking_record
-    from storage.events.declarations import declaration
+    from storage.events.declarations import declared_record
     from storage.events.table import newest_version
     from storage.layout import Layout
 
     layout = Layout.from_environment()
     newest_version(layout, dataset)  # an unknown dataset is named before its time is read
-    unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
+    unit = declared_record(layout, dataset)["time_unit"]
     time = None if at is None else read_moment(at, unit)
     check_id("source", source)
     lengths = checked_horizons(layout, dataset, [] if horizon is None else [horizon], at=time)

@@ -172,7 +172,7 @@ def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_o
     """Print the verdict and the scores of a run and the commands that may follow; write everything to the file."""
     from flows.tasks.report import read_report, verdict_of
     from flows.tasks.snapshots import open_snapshots
-    from storage.events.declarations import declaration
+    from storage.events.declarations import declared_record
 
     metrics, summary = read_report(report)
     for name in ("changed", "before"):  # the flow's values: the command ingested the rows before it
@@ -180,7 +180,7 @@ def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_o
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
     sentences = verdict_of(metrics, summary).sentences
     opened = open_snapshots(summary["addresses"]["snapshots"])
-    has_two = (declaration(opened.layout, opened.dataset) or {})["bipartite"]
+    has_two = declared_record(opened.layout, opened.dataset)["bipartite"]
     ends = {"directed": opened.directed or has_two, "bipartite": has_two}
     print_report(metrics, {**summary, **ends}, sentences, **next_options)
     if json_file is not None:

@@ -17,7 +17,7 @@ from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit, Window, Win
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import MANIFEST, manifest
 from storage.bytes import files
-from storage.events.declarations import declaration
+from storage.events.declarations import declared_record
 from storage.events.table import history, newest_version
 from storage.layout import Layout
 
@@ -57,7 +57,7 @@ def make_complete_snapshots(
     layout = Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
     commits = history(layout, dataset, version)
-    record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
+    record = declared_record(layout, dataset)
     window, time_unit = Window.parse(record["window"]), record["time_unit"]
     end_T = _complete_ends(dataset, record, commits, as_of)
     if end_T is None:
@@ -100,8 +100,7 @@ def complete_until(layout: Layout, dataset: str) -> int:
     Raises WindowsMove where a number of windows divides a log that has grown.
     """
     commits = history(layout, dataset)
-    record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
-    end_T = _complete_ends(dataset, record, commits, None)
+    end_T = _complete_ends(dataset, declared_record(layout, dataset), commits, None)
     if end_T is None:
         whole = open_snapshots(make_snapshots(dataset, layout=layout))
         return whole.time("end_time", whole.num_steps)

@@ -27,7 +27,7 @@ from storage.artifacts.code import code_digest
 from storage.artifacts.made import Planned, planned
 from storage.bytes import files
 from storage.events import versions
-from storage.events.declarations import declaration
+from storage.events.declarations import declared_record
 from storage.events.table import history, newest_version, node_dictionary, read_events, scan_events
 from storage.layout import EVENT_MODEL, STATE, Layout
 
@@ -49,7 +49,7 @@ def events_before(layout: Layout, dataset: str, version: int, before: int | None
 
 def has_steps(layout: Layout, dataset: str) -> bool:
     """Whether the times of a log are integer steps."""
-    return (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"] == "step"
+    return declared_record(layout, dataset)["time_unit"] == "step"
 
 
 def newest_time(layout: Layout, dataset: str, version: int) -> int:
@@ -59,7 +59,7 @@ def newest_time(layout: Layout, dataset: str, version: int) -> int:
 
 def settings_of(layout: Layout, dataset: str, version: int) -> StateSettings:
     """Give the settings of a log's state: those of the fitted forecaster, which reads it."""
-    record = declaration(layout, dataset, needed=("time_unit",)) or {}
+    record = declared_record(layout, dataset)
     two_sides = bool((node_dictionary(layout, dataset, version)["side"] > 0).any())
     seconds = 1.0 if record["time_unit"] == "step" else MICROSECOND
     return StateSettings(
@@ -197,7 +197,7 @@ def make_model(
     version = newest_version(layout, dataset) if version is None else version
     chosen = EventForecaster() if method is None else method
     directed = settings_of(layout, dataset, version).directed
-    unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
+    unit = declared_record(layout, dataset)["time_unit"]
     settings: dict[str, Any] = {"method": {**asdict(chosen), "directed": directed}, "before": before, "seed": SEED}
     plan = _planned(layout, "event_model", dataset, version, settings, MODEL_CODE)
 

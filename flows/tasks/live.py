@@ -31,7 +31,7 @@ from flows.tasks.event_state import (
     settings_of,
 )
 from storage.events import versions
-from storage.events.declarations import declaration
+from storage.events.declarations import declared_record
 from storage.events.rows import ids_are_integers
 from storage.events.table import history, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
@@ -95,14 +95,13 @@ def open_ranking(
         if not is_state_stored(layout, dataset, version):
             show(f"bringing the state of {dataset} up to its newest event")
         ranking = current_ranking(layout, dataset, version, fitted, show)
-    record = declaration(layout, dataset, needed=("time_unit",)) or {}
     return OpenedRanking(
         ranking=ranking,
         dataset=dataset,
         version=version,
         digest=versions.opened(layout, dataset, version).digest,
         model=model,
-        time_unit=record["time_unit"],
+        time_unit=declared_record(layout, dataset)["time_unit"],
         has_integer_ids=ids_are_integers(_with_events(layout, dataset, version)),
     )
 
@@ -134,12 +133,11 @@ def packed_ranking(layout: Layout, dataset: str, version: int) -> PackedRanking 
     if model is None:
         return None
     nodes, (sources, targets) = node_dictionary(layout, dataset, version), node_numbers(layout, dataset, version)
-    record = declaration(layout, dataset, needed=("time_unit",)) or {}
     return PackedRanking(
         fitted=read_model(model),
         state=open_state(dataset, version, layout, quiet),
         ids=_ids(nodes, sources, targets),
-        time_unit=record["time_unit"],
+        time_unit=declared_record(layout, dataset)["time_unit"],
         first_time=min(history(layout, dataset, version)["first_time"]),
         has_integer_ids=ids_are_integers(_with_events(layout, dataset, version)),
     )
@@ -174,7 +172,7 @@ def checked_horizons(layout: Layout, dataset: str, names: Sequence[str], *, at: 
     before `at` are too few.
     """
     version = newest_version(layout, dataset)
-    unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
+    unit = declared_record(layout, dataset)["time_unit"]
     lengths = {name: horizon_length(name, unit) for name in names}
     if lengths:
         times = scan_events(layout, dataset, version).select("time")

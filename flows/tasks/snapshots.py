@@ -25,7 +25,7 @@ from storage.artifacts.artifact import REMEDY, Artifact, ArtifactDamaged, Lineag
 from storage.artifacts.code import code_digest, code_version
 from storage.artifacts.made import HISTORY, planned
 from storage.events import scratch_database
-from storage.events.declarations import declaration
+from storage.events.declarations import declared_record
 from storage.events.table import history, newest_version, read_events, scan_events
 from storage.layout import Layout
 
@@ -66,7 +66,7 @@ class Snapshots:
     @cached_property
     def declared(self) -> dict[str, Any]:
         """How the log was declared when this is first used."""
-        return declaration(self.layout, self.dataset) or {}
+        return declared_record(self.layout, self.dataset)
 
     @property
     def directed(self) -> bool:
@@ -196,8 +196,8 @@ def make_snapshots(
     """
     layout = layout or Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
-    record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
-    settings = {"window": record["window"], "time_unit": record["time_unit"]}
+    record = declared_record(layout, dataset)
+    settings = {name: record[name] for name in ("window", "time_unit")}
     commits = history(layout, dataset, version)
     if end_time is None:
         version_read, newest = max(commits["version"]), max(commits["last_time"])

@@ -48,14 +48,18 @@ def _check_fixed(dataset: str, known: Mapping[str, Any], plain: Mapping[str, Any
             )
 
 
-def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> dict[str, Any] | None:
+def declaration(layout: Layout, dataset: str) -> dict[str, Any] | None:
     """Stored record, None when the log was never declared.
 
     Raises:
-        RecordDamaged: the record was changed, is another one, lacks a needed key, or is missing though the log has
-            events.
+        RecordDamaged: the record was changed, is another one, or is missing though the log has events.
     """
-    return _stored(layout, dataset, needed)[0]
+    return _stored(layout, dataset)[0]
+
+
+def declared_record(layout: Layout, dataset: str) -> dict[str, Any]:
+    """Stored record of a log with events; raises RecordDamaged, also where it lacks the window or the unit of times."""
+    return _stored(layout, dataset, ("window", "time_unit"))[0] or {}
 
 
 def _stored(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> tuple[dict[str, Any] | None, Stamp | None]:

@@ -37,7 +37,7 @@ from flows.tasks.snapshots import Snapshots, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
 from storage.bytes import files
-from storage.events.declarations import declaration
+from storage.events.declarations import declared_record
 from storage.events.table import node_dictionary, read_events
 from storage.layout import WEIGHTS, Layout
 
@@ -124,17 +124,17 @@ def _raw_log(opened: Snapshots, until: int, experiment: Experiment, seed: int) -
     is_past_R = (events["time"] < opened.time("end_time", until)).to_numpy()
     newest = int(events["time"].arg_max() or 0)
     later = [line for row, line in enumerate(lines) if not is_past_R[row] and row != newest]
-    record = declaration(opened.layout, opened.dataset) or {}
+    record = declared_record(opened.layout, opened.dataset)
     reading = {name: name for name in ("source", "target", "time", "weight")}
     reading |= {"separator": ",", "has_header": True, "max_bad": "100%", "window": opened.window}
-    reading |= {"bipartite": bool(record.get("bipartite")), "directed": opened.directed}
+    reading |= {"bipartite": bool(record["bipartite"]), "directed": opened.directed}
     short = SHORT if experiment.pretrain else {key: SHORT[key] for key in SHORT if not key.startswith("pretrain.")}
     return RawLog(
         until=until,
         header=header,
         past=[line for row, line in enumerate(lines) if is_past_R[row]],
         later=[*later, lines[newest]],
-        reading={**reading, "time_unit": "step" if record.get("time_unit") == "step" else "us"},
+        reading={**reading, "time_unit": "step" if record["time_unit"] == "step" else "us"},
         experiment=experiment.changed(short),
         seed=seed,
     )

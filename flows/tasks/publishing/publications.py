@@ -33,7 +33,7 @@ from storage.champions import (
     read_champion,
     replace_champion,
 )
-from storage.events.declarations import declaration
+from storage.events.declarations import declared_record
 from storage.events.table import history
 from storage.layout import Layout
 
@@ -83,7 +83,7 @@ def is_late(layout: Layout, dataset: str, forecasts: str) -> bool:
     assert newest is not None
     if window.count is not None:
         return False
-    unit = (declaration(layout, dataset) or {})["time_unit"]
+    unit = declared_record(layout, dataset)["time_unit"]
     end = next_window(newest + 1, newest + 1, 0, window, unit).end  # fixed lengths follow from their own start
     assert end is not None
     with suppress(WindowsMove):
@@ -169,11 +169,11 @@ def publish_again(layout: Layout, dataset: str) -> None:
     """
     record = champion_of(layout, dataset)
     if record is not None and record.get("published") is not None:
-        _write_rollback(layout, dataset, record)
+        _write_rollback(layout, record)
         _written(layout, dataset, record)
 
 
-def _write_rollback(layout: Layout, dataset: str, record: dict[str, Any]) -> None:
+def _write_rollback(layout: Layout, record: dict[str, Any]) -> None:
     """Record which champion was restored, because MLflow then gives its model the alias."""
     published = record["published"]
     forecasts = lineage_of(layout.absolute(published["forecasts"]))

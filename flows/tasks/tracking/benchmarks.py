@@ -44,20 +44,20 @@ class Compared(NamedTuple):
     methods: Mapping[str, Method | NodeScorer]  # by title in the table, as they were trained
     study: str | None = None  # the experiment of `--experiment` that the runs belong to, which makes them other runs
 
-    def changes(self, dataset: str) -> str:
+    def changes(self) -> str:
         """Write the changed settings, as in "max_epochs=3, model.width=64"."""
         return ", ".join(f"{name}={value}" for name, value in changes_of(self.experiment).items())
 
-    def tags(self, dataset: str) -> dict[str, str]:
+    def tags(self) -> dict[str, str]:
         """Give the tags of all runs of the benchmark: the experiment and the changed settings, where there are."""
-        values = {"experiment": self.study, "changed_settings": self.changes(dataset)}
+        values = {"experiment": self.study, "changed_settings": self.changes()}
         return {name: value for name, value in values.items() if value}
 
-    def key(self, dataset: str, protocol: Protocol, scores: list[str]) -> str:
+    def key(self, protocol: Protocol, scores: list[str]) -> str:
         """Derive the key of the run with all methods."""
         kind = ("benchmark",) if self.study is None else ("benchmark", self.study)
-        changes = self.changes(dataset)
-        return run_key(*kind, protocol.name, *(digest(address) for address in scores), *([changes] if changes else []))
+        changes = filter(None, [self.changes()])
+        return run_key(*kind, protocol.name, *(digest(address) for address in scores), *changes)
 
     def settings(self, title: str, seed: int) -> dict[str, Any]:
         """Give the settings of a row of the table; of one that reads a method's vectors, those of the method."""
@@ -85,19 +85,19 @@ def write_benchmark(snapshots: str, protocol: Protocol, scores: list[str], metri
         "protocol": protocol.name,
         "chosen": protocol.chosen,
         "study": compared.study,
-        "changes": compared.changes(opened.dataset),
+        "changes": compared.changes(),
         "metrics": layout.relative(metrics),
         "scores": [layout.relative(address) for address in scores],
     }
     record = {
         **settings,
         "snapshots": layout.relative(snapshots),
-        "key": compared.key(opened.dataset, protocol, scores),
+        "key": compared.key(protocol, scores),
         "tags": {
             **tags_of(opened, None, code=code_version()),
             "protocol": protocol.name,
             **protocol.chosen,
-            **compared.tags(opened.dataset),
+            **compared.tags(),
         },
         "methods": [
             {"method": method, "seed": seed, "params": flat_texts(compared.settings(method, seed))}
