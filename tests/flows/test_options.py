@@ -9,6 +9,7 @@ import pytest
 
 import dyformer
 from flows.tasks.reading_options import READING_OPTIONS, on_command_line
+from storage.bytes.checksums import Declaration
 
 ROOT = Path(dyformer.__file__).parent
 
@@ -56,3 +57,9 @@ def test_arguments_that_messages_name_exist_in_the_python_api():
     allowed = {*inspect.signature(dyformer.read_log).parameters, *inspect.signature(dyformer.Log.snapshots).parameters}
     assert named >= {"source", "time_unit", "separator", "window", "max_bad"}
     assert named <= allowed
+
+
+def test_each_option_is_recorded_but_those_of_one_call_and_python_has_no_other_ones():
+    of_one_call = {"log", "force", "max_bad"}
+    assert READING_OPTIONS.keys() - of_one_call == Declaration.model_fields.keys() - {"format", "forms", "dataset"}
+    assert inspect.signature(dyformer.read_log).parameters.keys() <= READING_OPTIONS.keys()
