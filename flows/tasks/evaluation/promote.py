@@ -40,7 +40,7 @@ class NotEvaluated(InvalidInput):
     """A contender without scores of the queries cannot be promoted."""
 
 
-class _Given(NamedTuple):
+class _Ranked(NamedTuple):
     """What all methods of one comparison share: the snapshots, the queries with their address, and all given scores."""
 
     opened: Snapshots
@@ -85,7 +85,7 @@ def promote_if_better(
         settings of a test.
     """
     opened = open_snapshots(snapshots)
-    ranked = _Given(opened, queries, read_queries(queries), rankings, seed)
+    ranked = _Ranked(opened, queries, read_queries(queries), rankings, seed)
     with champion_lock(opened.layout, opened.dataset):
         update_copy(opened.layout, opened.dataset)
         for number in range(MOST_TRIES):
@@ -97,18 +97,18 @@ def promote_if_better(
     )
 
 
-def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: str | None) -> dict[str, Any] | None:
+def _decided(ranked: _Ranked, contender: Contender, rule: PromotionConfig, note: str | None) -> dict[str, Any] | None:
     """Return the recorded outcome or that of a comparison; None if another machine recorded one meanwhile."""
-    opened = given.opened
+    opened = ranked.opened
     record, stamp = read_champion(opened.layout, opened.dataset)
     tested = f"{identity(contender)}, windows of {opened.window}"  # another window may end at the same time
-    key = f"{tested}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
+    key = f"{tested}{STEP_IN_TEST}{opened.time('end_time', ranked.drawn.step)}"
     present = record if record is not None and unusable(opened, record) is None else None
     if present is not None and key in present["tests"]:
         return _recorded(present["tests"][key], rule)
     if present is not None and present["identity"] == identity(contender) and contender.models:
         return _outcome(present, present, "the challenger is the champion already")
-    outcome, after = _tested(given, contender, record, rule, note)
+    outcome, after = _tested(ranked, contender, record, rule, note)
     if after is None:
         return outcome
     outcome["rule"] = asdict(rule)
@@ -173,24 +173,24 @@ def identity(contender: Contender) -> str:
 
 
 def _tested(
-    given: _Given, contender: Contender, record: dict[str, Any] | None, rule: PromotionConfig, note: str | None
+    ranked: _Ranked, contender: Contender, record: dict[str, Any] | None, rule: PromotionConfig, note: str | None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Compare; returns the outcome, and the champion's record after a test (None if there was none)."""
-    opened, step = given.opened, given.drawn.step
-    challenger = _scores_of(given, contender)
+    opened, step = ranked.opened, ranked.drawn.step
+    challenger = _scores_of(ranked, contender)
     if challenger is None:
         raise NotEvaluated(
-            f"{contender.title}: expected its scores of {opened.layout.relative(given.queries)} with seed "
-            f"{given.seed}, and the rankings have none by these models: rank it first"
+            f"{contender.title}: expected its scores of {opened.layout.relative(ranked.queries)} with seed "
+            f"{ranked.seed}, and the rankings have none by these models: rank it first"
         )
-    if record is not None and unusable(opened, record) is None and _was_trained_on(given, record):
+    if record is not None and unusable(opened, record) is None and _was_trained_on(ranked, record):
         reason = f"the champion was trained on step {step}, so it cannot be compared there"
         return _outcome(record, record, reason), None
-    champion, problem = _champions_scores(given, record)
+    champion, problem = _champions_scores(ranked, record)
     graph = opened.graph(step - 1, interactions=True)
     num_tests = record["num_tests"] if record is not None and champion is not None else 0
     is_champion = champion is not None and record is not None and record["identity"] == identity(contender)
-    baselines = _without_models(given, challenger.method)
+    baselines = _without_models(ranked, challenger.method)
     decision = decide(None if is_champion else challenger, champion, baselines, graph, rule, num_tests)
     notes = [sentence for sentence in (note, problem) if sentence is not None]
     decision = decision._replace(reason="; ".join([*notes, decision.reason]))
@@ -202,39 +202,39 @@ def _tested(
     promoted = decision.winner == challenger.method and not is_same
     winner = contender if promoted else Contender(title=decision.winner)
     if record is None or not is_same:
-        after = {**_new_record(given, winner, decision, rule.metric), **numbered_after(record)}
+        after = {**_new_record(ranked, winner, decision, rule.metric), **numbered_after(record)}
     else:
         after = {**record}
     outcome = _outcome(after, record, decision.reason, decision, metric=rule.metric, promoted=promoted)
     return outcome, {**after, "num_tests": decision.num_tests}
 
 
-def _scores_of(given: _Given, contender: Contender) -> ScoredQueries | None:
+def _scores_of(ranked: _Ranked, contender: Contender) -> ScoredQueries | None:
     """Find the scores of the queries by exactly these models; None where they are not among the given ones."""
-    rows = [row for row in _rows(given, contender.models) if row.method == contender.title]
+    rows = [row for row in _rows(ranked, contender.models) if row.method == contender.title]
     return rows[0] if rows else None
 
 
-def _without_models(given: _Given, challenger: str) -> list[ScoredQueries]:
+def _without_models(ranked: _Ranked, challenger: str) -> list[ScoredQueries]:
     """List the scores by the baselines and by the forecaster without vectors."""
-    scorers = [row for row in _rows(given, ()) if isinstance(METHODS.get(row.method), Scorer)]
+    scorers = [row for row in _rows(ranked, ()) if isinstance(METHODS.get(row.method), Scorer)]
     return [row for row in scorers if row.method != challenger]
 
 
-def _rows(given: _Given, models: tuple[str, ...]) -> list[ScoredQueries]:
+def _rows(ranked: _Ranked, models: tuple[str, ...]) -> list[ScoredQueries]:
     """Read the given scores of the queries that were made with exactly these models."""
-    layout, scored = given.opened.layout, []
-    others = {HISTORY, layout.relative(given.queries)}
+    layout, scored = ranked.opened.layout, []
+    others = {HISTORY, layout.relative(ranked.queries)}
     names = {layout.relative(model) for model in models}
-    for rankings in map(open_artifact, given.rankings):
+    for rankings in map(open_artifact, ranked.rankings):
         if set(rankings.lineage.inputs) - others == names:
-            scored += from_table(rankings.table("rankings"), given.drawn)
-    return [row for row in scored if row.seed == given.seed]
+            scored += from_table(rankings.table("rankings"), ranked.drawn)
+    return [row for row in scored if row.seed == ranked.seed]
 
 
-def _was_trained_on(given: _Given, record: dict[str, Any]) -> bool:
-    trained = [manifest(given.opened.layout.absolute(model)) for model in record["models"]]
-    return any(model and trained_until(model, given.opened) >= given.drawn.step for model in trained)
+def _was_trained_on(ranked: _Ranked, record: dict[str, Any]) -> bool:
+    trained = [manifest(ranked.opened.layout.absolute(model)) for model in record["models"]]
+    return any(model and trained_until(model, ranked.opened) >= ranked.drawn.step for model in trained)
 
 
 def unusable(opened: Snapshots, record: dict[str, Any]) -> str | None:
@@ -251,16 +251,16 @@ def is_usable(layout: Layout, record: dict[str, Any]) -> bool:
     return all(manifest(layout.absolute(model)) for model in record["models"])
 
 
-def _champions_scores(given: _Given, record: dict[str, Any] | None) -> tuple[ScoredQueries | None, str | None]:
+def _champions_scores(ranked: _Ranked, record: dict[str, Any] | None) -> tuple[ScoredQueries | None, str | None]:
     """Give the champion's scores, or None and why there are none."""
     if record is None:
         return None, None
-    opened, title = given.opened, record["title"]
+    opened, title = ranked.opened, record["title"]
     models = tuple(opened.layout.absolute(model) for model in record["models"])
     if (problem := unusable(opened, record)) is not None:
         return None, problem
     try:
-        scored = _scores_of(given, Contender(title=title, models=models)) or _ranked(given, title, models)
+        scored = _scores_of(ranked, Contender(title=title, models=models)) or _ranked(ranked, title, models)
     except (WeightsDoNotFit, OldSettings):
         return None, "the champion's weights do not fit the model of this version"
     except UnknownMethod:
@@ -268,20 +268,20 @@ def _champions_scores(given: _Given, record: dict[str, Any] | None) -> tuple[Sco
     return replace(scored, method=CHAMPION) if models else scored, None
 
 
-def _ranked(given: _Given, title: str, models: tuple[str, ...]) -> ScoredQueries:
+def _ranked(ranked: _Ranked, title: str, models: tuple[str, ...]) -> ScoredQueries:
     """Evaluate the champion on the queries; a title of its own keeps its scores beside those of the challenger."""
-    posed = Posed(snapshots=given.opened.address, protocol=PREQUENTIAL, units=(given.drawn.step,), seed=given.seed)
+    posed = Posed(snapshots=ranked.opened.address, protocol=PREQUENTIAL, units=(ranked.drawn.step,), seed=ranked.seed)
     if models:
         address = evaluate(posed, Group({CHAMPION: None}, models))
         title = FORECASTER_WITH + CHAMPION if title.startswith(FORECASTER_WITH) else CHAMPION
     else:
         address = evaluate(posed, Group(resolved([title])))
-    rows = from_table(read_table(address, "rankings"), given.drawn)
+    rows = from_table(read_table(address, "rankings"), ranked.drawn)
     return next(row for row in rows if row.method == title)
 
 
-def _new_record(given: _Given, winner: Contender, decision: Decision, metric: str) -> dict[str, Any]:
-    opened, step = given.opened, given.drawn.step
+def _new_record(ranked: _Ranked, winner: Contender, decision: Decision, metric: str) -> dict[str, Any]:
+    opened, step = ranked.opened, ranked.drawn.step
     keys = {"version": opened.version, "until": step - 1, "space": None}
     if winner.models:
         trained = lineage_of(winner.models[-1])
@@ -293,7 +293,7 @@ def _new_record(given: _Given, winner: Contender, decision: Decision, metric: st
         **keys,
         "step": step,
         "end_time": opened.time("end_time", step),
-        "seed": given.seed,
+        "seed": ranked.seed,
         "metrics": {} if decision.value is None else {metric: decision.value},
         "difference": _interval(decision),
         "reason": decision.reason,
