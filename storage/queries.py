@@ -172,14 +172,14 @@ def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[
     """
     parts: dict[str, list[pl.LazyFrame]] = {}
 
-    def wanted(view: str) -> bool:
+    def is_named(view: str) -> bool:
         parts.setdefault(view, [])
         return _is_named(view, statement)
 
     for name in layout.dataset_names(files.children(layout.datasets)):
         with _damage_reported(on_damage):
-            _add_events(layout, name, parts, wanted)
-            _add_published(layout, name, parts, wanted)
+            _add_events(layout, name, parts, is_named)
+            _add_published(layout, name, parts, is_named)
     for folder in layout.artifact_folders:
         _add_artifacts(layout, folder, parts, statement, on_damage)
     return {name: pl.concat(frames, how="diagonal_relaxed") if frames else None for name, frames in parts.items()}
@@ -194,7 +194,7 @@ def _damage_reported(on_damage: OnDamage) -> Iterator[None]:
 
 
 def _add_events(
-    layout: Layout, dataset: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
+    layout: Layout, dataset: str, parts: dict[str, list[pl.LazyFrame]], is_named: Callable[[str], bool]
 ) -> None:
     key = pl.lit(dataset).alias("dataset")
     views = {
@@ -203,7 +203,7 @@ def _add_events(
         "nodes": lambda: node_dictionary(layout, dataset).lazy(),
     }
     for view, rows in views.items():
-        if wanted(view):
+        if is_named(view):
             if not parts[view]:  # the columns, also where every dataset is damaged
                 parts[view].append(pl.LazyFrame(schema={**EVENT_SCHEMAS[view], "dataset": pl.String}))
             with suppress(DatasetNotIngested):
@@ -255,15 +255,15 @@ def _add_artifact(layout: Layout, address: str, parts: dict[str, list[pl.LazyFra
 
 
 def _add_published(
-    layout: Layout, dataset: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
+    layout: Layout, dataset: str, parts: dict[str, list[pl.LazyFrame]], is_named: Callable[[str], bool]
 ) -> None:
     """Add what the champions of a dataset publish, if they have published something."""
     if not files.children(layout.artifacts("publications", dataset)):
         return
-    if wanted("ledger"):
+    if is_named("ledger"):
         rows = with_timestamps(layout, dataset, ledger(layout, dataset).lazy())
         parts["ledger"].append(rows.with_columns(pl.lit(dataset).alias("dataset")))
-    named = [name for name in PUBLISHED_TABLES if wanted(f"latest_{name}")]
+    named = [name for name in PUBLISHED_TABLES if is_named(f"latest_{name}")]
     tables = latest_tables(layout, dataset) if named else {}
     for name in filter(tables.__contains__, named):
         address, rows = tables[name]

@@ -198,8 +198,8 @@ def precision_curve(metrics: pl.DataFrame) -> Figure:
 
     Our methods and the best baseline have 95 % intervals. Raises ValueError when the frame has no such value.
     """
-    wanted = pl.col("metric").str.starts_with("precision_at_") & (pl.col("slice") == KNOWN)
-    rows = metrics.filter(wanted, family=PUBLISHED, step="macro").drop_nulls("value")
+    is_drawn = pl.col("metric").str.starts_with("precision_at_") & (pl.col("slice") == KNOWN)
+    rows = metrics.filter(is_drawn, family=PUBLISHED, step="macro").drop_nulls("value")
     rows = _not_empty(rows, metrics, "precision_at_k", KNOWN)
     rows = rows.with_columns(k=pl.col("metric").str.split("_").list.last().cast(pl.Int64))
     figure, axes = empty_axes(7.5, 4.6)
@@ -345,8 +345,8 @@ def _loss_panel(axes: Axes, stage: str, rows: pl.DataFrame) -> None:
 
 
 def _rows(metrics: pl.DataFrame, metric: str, slice_name: str, family: str) -> pl.DataFrame:
-    wanted = (pl.col("metric") == metric) & (pl.col("slice") == slice_name) & (pl.col("family") == family)
-    return metrics.with_columns(pl.col("step").cast(pl.String)).filter(wanted).drop_nulls("value")
+    is_drawn = (pl.col("metric") == metric) & (pl.col("slice") == slice_name) & (pl.col("family") == family)
+    return metrics.with_columns(pl.col("step").cast(pl.String)).filter(is_drawn).drop_nulls("value")
 
 
 def _not_empty(rows: pl.DataFrame, metrics: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:

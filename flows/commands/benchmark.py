@@ -181,7 +181,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     _write(out, {file: text.encode() for table in finished.tables for file, text in table.files().items()})
 
 
-def _finished(dataset: str, reading: dict[str, Any], wanted: dict[str, Any]) -> "tuple[bool, Finished | None]":
+def _finished(dataset: str, reading: dict[str, Any], options: dict[str, Any]) -> "tuple[bool, Finished | None]":
     """Return whether the log was read, and what an earlier run printed, if all was given as now and no rows are new.
 
     The log is read if such a run ended on the stored rows, because that run has checked what is given.
@@ -192,13 +192,13 @@ def _finished(dataset: str, reading: dict[str, Any], wanted: dict[str, Any]) -> 
     from storage.layout import Layout
 
     is_stored = dataset in ingested_datasets(Layout.from_environment())
-    if not is_stored or finished_benchmark(make_snapshots(dataset), wanted) is None:
+    if not is_stored or finished_benchmark(make_snapshots(dataset), options) is None:
         return False, None
-    return True, finished_benchmark(ingested(dataset, reading)[0], wanted)
+    return True, finished_benchmark(ingested(dataset, reading)[0], options)
 
 
 def _benchmarked(
-    dataset: str, reading: dict[str, Any], wanted: dict[str, Any], chosen: "Chosen", *, is_remembered: bool
+    dataset: str, reading: dict[str, Any], options: dict[str, Any], chosen: "Chosen", *, is_remembered: bool
 ) -> "Finished":
     """Run the flow and remember its tables."""
     from flows.benchmark import benchmark as flow
@@ -206,11 +206,11 @@ def _benchmarked(
     from flows.tasks.finished import Finished, remember_tables
 
     protocol, experiment, methods = chosen
-    arguments = (wanted["steps"], wanted["seeds"], experiment, methods, None, protocol.name, wanted["settings"])
+    arguments = (options["steps"], options["seeds"], experiment, methods, None, protocol.name, options["settings"])
     result = flow(dataset, reading, *arguments)
     tables = tables_of(protocol, result["snapshots"], read_metrics(result["metrics"]), experiment, list(methods))
     if is_remembered:
-        remember_tables(result["snapshots"], wanted, tables, result["metrics"], protocol.written)
+        remember_tables(result["snapshots"], options, tables, result["metrics"], protocol.written)
     return Finished(tables, read_written(result["metrics"], protocol))
 
 

@@ -116,12 +116,12 @@ class Finished(NamedTuple):
     rows: pl.DataFrame
 
 
-def finished_benchmark(snapshots: str, wanted: dict[str, Any]) -> Finished | None:
+def finished_benchmark(snapshots: str, options: dict[str, Any]) -> Finished | None:
     """Return what a benchmark prints, if it ended on these snapshots before and its metrics are as they were.
 
-    `wanted` has all that the command was given: protocol, its settings, names of methods, experiment, steps and seeds.
+    `options` has all that the command was given: protocol, its settings, names of methods, experiment, steps and seeds.
     """
-    planned = planned_tables(snapshots, wanted)
+    planned = planned_tables(snapshots, options)
     if not planned.is_current:
         return None
     record = json.loads(read_bytes(planned.address, TABLES))
@@ -132,7 +132,7 @@ def finished_benchmark(snapshots: str, wanted: dict[str, Any]) -> Finished | Non
 
 
 def remember_tables(
-    snapshots: str, wanted: dict[str, Any], tables: Sequence[PrintedTable], metrics: str, written: str
+    snapshots: str, options: dict[str, Any], tables: Sequence[PrintedTable], metrics: str, written: str
 ) -> None:
     """Store what a benchmark prints; `metrics` is the address of its rows, and `written` their table for --json."""
     record = {
@@ -141,11 +141,11 @@ def remember_tables(
         "digest": digest(metrics),
         "written": written,
     }
-    planned_tables(snapshots, wanted).made(lambda: {TABLES: json.dumps(record).encode()})
+    planned_tables(snapshots, options).made(lambda: {TABLES: json.dumps(record).encode()})
 
 
-def planned_tables(snapshots: str, wanted: dict[str, Any]) -> Planned:
+def planned_tables(snapshots: str, options: dict[str, Any]) -> Planned:
     """Return the address and the lineage of the tables that a benchmark prints."""
     opened = open_snapshots(snapshots)
-    code = ("flows.benchmark", PROTOCOLS[wanted["protocol"]])  # with all that they import: what evaluates and prints
-    return plan(opened, "tables", until=opened.num_steps, settings=wanted, code=code)
+    code = ("flows.benchmark", PROTOCOLS[options["protocol"]])  # with all that they import: what evaluates and prints
+    return plan(opened, "tables", until=opened.num_steps, settings=options, code=code)
