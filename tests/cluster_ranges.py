@@ -19,7 +19,7 @@ def numbers(values: Mapping[str, Any], rows: range, num_threads: int) -> pl.Data
     return pl.DataFrame({"number": list(rows)})
 
 
-def bytes_kept() -> int:
+def bytes_not_freed() -> int:
     """Give by how much the memory of this process has grown after 80 MB of polars' were freed."""
     before = _resident()
     columns = [pl.int_range(1_000_000, eager=True) for _ in range(10)]

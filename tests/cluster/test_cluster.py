@@ -20,7 +20,7 @@ import cloudpickle
 import polars as pl
 import pytest
 import torch
-from cluster_ranges import bytes_kept, numbers
+from cluster_ranges import bytes_not_freed, numbers
 from own_log import own_log
 from own_snapshots import ingest_own
 
@@ -249,7 +249,7 @@ def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: py
 
 
 def test_a_worker_has_one_thread_and_frees_memory_at_once(tmp_path: Path, one_worker: str):
-    jobs = [pl.thread_pool_size, torch.get_num_threads, bytes_kept]
+    jobs = [pl.thread_pool_size, torch.get_num_threads, bytes_not_freed]
     results = dict(done_on(one_worker, Layout(str(tmp_path)), jobs))
     assert (results[0], results[1]) == (1, 1)
     assert results[2] < 20_000_000
