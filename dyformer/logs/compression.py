@@ -19,8 +19,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from dyformer.logs.limits import ReadLimits
-from dyformer.logs.raw_file import ByteStream, DamagedLog, LogError, LogNotFound, RawFile
+from dyformer.logs.raw_file import ByteStream, DamagedLog, LogError, LogNotFound, RawFile, ReadLimits
 
 GZIP, BZ2, ZSTD, ZIP, EMPTY_ZIP = b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PK\x05\x06"
 TAR_MAGIC = b"ustar"

@@ -1,4 +1,4 @@
-"""A file of a raw log as a name and its bytes; and the errors of a log."""
+"""A file of a raw log as a name and its bytes, with the limits of reading it; and the errors of a log."""
 
 import hashlib
 import io
@@ -8,11 +8,32 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import pydantic.dataclasses
+from pydantic import Field
+
 from dyformer import InvalidInput
-from dyformer.logs.limits import ReadLimits
 
 PARQUET_MAGIC = b"PAR1"
 HELD_BYTES = 1 << 26  # of a Parquet file that cannot be read in place: more of it goes to a temporary file
+
+
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadLimits:
+    """Limits that keep the memory and the time of reading a file in proportion to its size.
+
+    A row beyond a limit is rejected with this reason; a file of which no row can be cut is refused.
+    """
+
+    max_line_bytes: int = Field(
+        default=1 << 22, ge=1_000, le=1 << 30, description="bytes of a line, and of a quoted record of several lines"
+    )
+    max_unpacked_ratio: int = Field(
+        default=1_000, ge=2, description="unpacked bytes for each stored byte of a compressed file or an archive"
+    )
+    max_years_apart: int = Field(
+        default=30, ge=1, le=10_000, description="years between a row's time and those of nearly all rows of its file"
+    )
+    max_json_depth: int = Field(default=100, ge=1, le=500, description="nested objects and lists of a JSON line")
 
 
 class LogError(InvalidInput):

@@ -15,9 +15,8 @@ from dyformer.graphs.windows import FarRows, TooFewRows, emptiness, far_rows, sp
 from dyformer.logs.contract import ForeignLog
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
-from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import Declared, ReadPlan, describe
-from dyformer.logs.raw_file import EmptyLog, LogError, RawFile
+from dyformer.logs.raw_file import EmptyLog, LogError, RawFile, ReadLimits
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window, written_time
 from flows.tasks.reading import (

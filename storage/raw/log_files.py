@@ -18,9 +18,8 @@ from pydantic import ValidationError
 
 from dyformer.logs.compression import decompressed, local_file
 from dyformer.logs.datasets import GENERATED, Dataset, dataset_named
-from dyformer.logs.limits import ReadLimits
 from dyformer.logs.planted import PLANTED, planted_log
-from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile
+from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile, ReadLimits
 from dyformer.logs.synthetic import generated_log
 from storage.bytes import files
 from storage.raw.contents import content_of

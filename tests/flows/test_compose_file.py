@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dyformer.logs.limits import ReadLimits
+from dyformer.logs.raw_file import ReadLimits
 from dyformer.model.cuda_graphs import CUDA_GRAPHS, are_recorded
 from flows.parallel import CLUSTER
 from flows.service.deployments import GPU_POOL, POOL, read_deployments

@@ -12,8 +12,7 @@ import pytest
 
 from dyformer.logs import compression
 from dyformer.logs.compression import decompressed, local_file
-from dyformer.logs.limits import ReadLimits
-from dyformer.logs.raw_file import DamagedLog, LogError, pieces
+from dyformer.logs.raw_file import DamagedLog, LogError, ReadLimits, pieces
 
 ROWS = b"".join(b"u%d,v%d,%d\n" % (i, i % 3, 1_700_000_000 + i) for i in range(500))
 

@@ -9,9 +9,8 @@ from hostile_inputs import CASES
 from dyformer.logs import compression
 from dyformer.logs.compression import local_file
 from dyformer.logs.events import read_events
-from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import Declared
-from dyformer.logs.raw_file import LogError
+from dyformer.logs.raw_file import LogError, ReadLimits
 from dyformer.logs.sniffing import sniff_plan
 
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f]")

@@ -14,8 +14,8 @@ from raw_logs import raw
 from dyformer.logs import delimited, events
 from dyformer.logs.datasets import Columns
 from dyformer.logs.events import event_blocks
-from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import ReadPlan
+from dyformer.logs.raw_file import ReadLimits
 
 NUM_EXAMPLES = int(os.environ.get("DYFORMER_FUZZ_EXAMPLES", "150"))
 MAX_ROWS = int(os.environ.get("DYFORMER_FUZZ_ROWS", "12"))  # of an example

@@ -7,9 +7,8 @@ import pytest
 from raw_logs import EPOCH, SECOND, raw, read, reasons
 
 from dyformer.logs.events import read_events
-from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import Declared, describe
-from dyformer.logs.raw_file import AmbiguousLog
+from dyformer.logs.raw_file import AmbiguousLog, ReadLimits
 from dyformer.logs.sniffing import sniff_plan
 
 ROWS = [f"u{row % 9},v{row % 7},2020-{row % 12 + 1:02}-{row % 28 + 1:02}T00:00:00Z" for row in range(200)]
