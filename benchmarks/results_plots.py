@@ -1,4 +1,4 @@
-"""The tables of docs/results.md that have intervals and the paper's values -> plots of both, as PNG in docs/plots.
+"""Tables of docs/results.md, those with the paper's values and those by step -> their plots, as PNG in docs/plots.
 
 python benchmarks/results_plots.py
 """
@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import polars as pl
 
-from dyformer.experiments.plots import comparison_chart
+from dyformer.experiments.methods import BASELINES
+from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.studies.studies import STUDIES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 DRAWN = ("pretraining", "encodings", "towers")
+BY_STEP = "steps"
 SECTIONS = {
     "## uci": ("links", "uci"),
     "## yelp: links": ("links", "yelp"),
@@ -50,6 +52,42 @@ def results_tables(page: str) -> Iterator[ResultsTable]:
         above = block
 
 
+def step_tables(page: str) -> Iterator[ResultsTable]:
+    """Read the tables of the page that have a column for each step."""
+    above = ""
+    for block in page.split("\n\n"):
+        columns, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        if columns[0] == "method" and columns[1].isdigit():
+            described = re.match(r"(\w+), ([\w-]+), (all|new) links:", above)
+            assert described, above
+            yield ResultsTable(*described.groups(), above, [dict(zip(columns, row, strict=True)) for row in rows[1:]])
+        above = block
+
+
+def as_step_metrics(table: ResultsTable) -> pl.DataFrame:
+    """Give the cells of a table by step as metrics; without an interval, which such a table lacks."""
+    rows = [
+        {
+            "dataset": table.dataset,
+            "protocol": "paper",
+            "method": row["method"],
+            "seed": 0,
+            "step": column,
+            "metric": "auc",
+            "family": "random",
+            "slice": table.part,
+            "num_pairs": None,
+            "is_baseline": row["method"] in BASELINES,
+            "best_baseline": None,
+            **dict.fromkeys(("value", "low", "high"), float(cell) / 100),
+        }
+        for row in table.rows
+        for column, cell in row.items()
+        if column.isdigit()
+    ]
+    return pl.DataFrame(rows)
+
+
 def as_metrics(table: ResultsTable) -> pl.DataFrame:
     """Give the rows of a table as those of metrics; each seed has the mean of all, which a plot of means draws."""
     pairs = re.search(r"([\d,]+) test pairs", table.above)
@@ -82,16 +120,19 @@ def values_of(cell: str) -> Mapping[str, float]:
 def description(table: ResultsTable) -> str:
     """Give what a plot shows, as the picture's own description: a test compares it with the page."""
     columns = [f"{name} AUC{more}" for name in ("Micro", "Macro") for more in ("", ", paper")]
+    if table.experiment == BY_STEP:
+        columns = [column for column in table.rows[0] if column.isdigit()]
     return "\n".join("; ".join([row["method"], *(row[column] for column in columns)]) for row in table.rows)
 
 
 def drawn_tables(page: str) -> dict[str, ResultsTable]:
-    """Give the studies of DRAWN at full length, all links, by the name of their picture."""
-    return {
-        f"{table.experiment}-{table.dataset}.png": table
+    """Give the studies of DRAWN at full length, all links, and the tables by step, by the name of their picture."""
+    compared = [
+        table
         for table in results_tables(page)
         if table.experiment in DRAWN and table.part == "all" and "no cap on epochs" in table.above
-    }
+    ]
+    return {f"{table.experiment}-{table.dataset}.png": table for table in (*compared, *step_tables(page))}
 
 
 def main() -> None:
@@ -99,7 +140,8 @@ def main() -> None:
     for name, table in drawn_tables((DOCS / "results.md").read_text()).items():
         values = STUDIES[table.experiment].paper_values("all", table.dataset).items()
         paper = {method: (micro, macro) for method, (micro, macro) in values if micro is not None and macro is not None}
-        figure = comparison_chart(as_metrics(table), paper=paper)
+        is_by_step = table.experiment == BY_STEP
+        figure = step_curve(as_step_metrics(table)) if is_by_step else comparison_chart(as_metrics(table), paper=paper)
         metadata = {"Software": None, "Description": description(table)}
         figure.savefig(DOCS / "plots" / name, dpi=100, metadata=metadata)
 

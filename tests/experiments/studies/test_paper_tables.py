@@ -131,6 +131,11 @@ def test_the_plots_of_the_page_of_results_show_its_tables():
     for name, table in tables.items():
         with Image.open(DOCS / "plots" / name) as picture:
             assert picture.info["Description"] == results_plots.description(table)
+        if table.experiment == results_plots.BY_STEP:
+            values = results_plots.as_step_metrics(table)["value"]
+            assert len(values) == 11 * len(table.rows)
+            assert values.is_between(0.6, 1).all()
+            continue
         metrics = results_plots.as_metrics(table)
         assert (metrics["low"] < metrics["value"]).all()
         assert (metrics["value"] < metrics["high"]).all()
