@@ -10,7 +10,13 @@ import polars as pl
 from dyformer import InvalidInput
 from dyformer.logs.plan import ReadPlan, position
 from dyformer.logs.raw_file import AmbiguousLog, DamagedLog, LogNotFound, OneColumn, RawFile, seekable
-from dyformer.logs.validation import INEXACT_ID, LAST_CLOCK_TIME, MICROSECONDS
+from dyformer.logs.validation import (
+    INEXACT_ID,
+    INFINITE_TIME,
+    INFINITE_WEIGHT,
+    LAST_CLOCK_TIME,
+    MICROSECONDS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +138,14 @@ def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
                 line=pl.int_range(first_row, first_row + batch.num_rows),
                 raw=pl.lit(None, pl.String),
                 **({"rest": _hashed(others)} if unread else {}),
-                reason=pl.when(is_bad).then(pl.lit("not UTF-8 text")).when(is_inexact).then(pl.lit(INEXACT_ID)),
+                reason=pl.when(is_bad)
+                .then(pl.lit("not UTF-8 text"))
+                .when(is_inexact)
+                .then(pl.lit(INEXACT_ID))
+                .when(_is_infinite(arrays["time"]))
+                .then(pl.lit(INFINITE_TIME))
+                .when(_is_infinite(arrays.get("weight")))
+                .then(pl.lit(INFINITE_WEIGHT)),
             )
             first_row += batch.num_rows
 
@@ -305,6 +318,16 @@ def _inexact(array: "pa.Array") -> pl.Expr:
     digits = 11 if types.is_float16(array.type) else 24 if types.is_float32(array.type) else 53
     value = pl.lit(pl.Series(values=pl.from_arrow(array.cast(pa.float64()))))
     return value.is_finite().fill_null(False) & (value.abs() > 1 << digits)
+
+
+def _is_infinite(array: "pa.Array | None") -> pl.Expr:
+    """Mark the infinite floats, whose texts are left out as those of missing values are."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if array is None or not types.is_floating(array.type):
+        return pl.lit(False)
+    return pl.lit(pl.Series(values=pl.from_arrow(array.cast(pa.float64())))).is_infinite().fill_null(False)
 
 
 def _clock_times(array: "pa.Array") -> pl.Series:

@@ -11,6 +11,7 @@ from dyformer.logs.time_windows import TimeUnit
 TEXTS = {"weight", "label"}
 COMMENT = "comment line"  # the reason of a line that is no row; such lines are counted and left out
 OUT_OF_RANGE = "time out of range"
+INFINITE_TIME, INFINITE_WEIGHT = "time is not finite", "weight is not finite"
 QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String})
 
 LAST_CLOCK_TIME = 253_402_300_799_999_999  # the end of year 9999
@@ -88,18 +89,29 @@ def _reasons_of(rows: pl.DataFrame) -> list[pl.Expr]:
     """List the possible faults of a row's values; the first that holds is the reason."""
     reasons = []
     if rows.schema["source"] == pl.String:
-        no_end = (pl.col("source").fill_null("") == "") | (pl.col("target").fill_null("") == "")
-        reasons.append(pl.when(no_end).then(pl.lit("empty id")))
+        no_source, no_target = _is_missing("source"), _is_missing("target")
+        reasons.append(
+            pl.when(no_source & no_target)
+            .then(pl.lit("empty source and target ids"))
+            .when(no_source)
+            .then(pl.lit("empty source id"))
+            .when(no_target)
+            .then(pl.lit("empty target id"))
+        )
         if any(_may_be_floats(rows[end]) for end in ("source", "target")):
             inexact = [pl.col(end).str.contains(WHOLE_FLOAT) for end in ("source", "target")]
             reasons.append(pl.when(pl.any_horizontal(inexact)).then(pl.lit(INEXACT_ID)))
-    reasons.append(pl.col("time_reason"))
+    reasons += [pl.when(_is_missing("time_text")).then(pl.lit("missing time")), pl.col("time_reason")]
     if "weight_value" in rows.columns:
         reasons.append(_weight_reason())
     if "label_value" in rows.columns:
         unread = pl.col("label_value").is_null() & (pl.col("label").fill_null("") != "")
         reasons.append(pl.when(unread).then(pl.lit("bad label")))
     return reasons
+
+
+def _is_missing(name: str) -> pl.Expr:
+    return pl.col(name).cast(pl.String).fill_null("") == ""
 
 
 def _weight_value() -> pl.Expr:
@@ -114,10 +126,12 @@ def _label_value() -> pl.Expr:
 def _weight_reason() -> pl.Expr:
     value = pl.col("weight_value")
     return (
-        pl.when(value.is_null())
+        pl.when(_is_missing("weight"))
+        .then(pl.lit("missing weight"))
+        .when(value.is_null())
         .then(pl.lit("unreadable weight"))
         .when(~value.is_finite())
-        .then(pl.lit("weight is not finite"))
+        .then(pl.lit(INFINITE_WEIGHT))
         .when(value < 0)
         .then(pl.lit("negative weight"))
     )
@@ -226,7 +240,7 @@ def _count_reason(unit: TimeUnit, bounds: tuple[int, ...] | None) -> pl.Expr:
         pl.when(value.is_null())
         .then(pl.lit("unreadable time"))
         .when(~value.is_finite())
-        .then(pl.lit("time is not finite"))
+        .then(pl.lit(INFINITE_TIME))
         .when(value < 0)
         .then(pl.lit("negative time"))
         .when(value > _last(unit))

@@ -181,7 +181,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "header alone": (("ingest", *OWN, "header.csv"), ("header.csv", "only a header")),
     "one column": (("ingest", "other", "--log", "one.csv"), ("one.csv", "column", "--separator")),
     "unreadable time": (("ingest", *OWN, "words.csv"), ("words.csv", "some day", "--time")),
-    "all rows bad": (("ingest", *OWN, "bad.csv"), ("bad.csv", "line 2", "empty id")),
+    "all rows bad": (("ingest", *OWN, "bad.csv"), ("bad.csv", "line 2", "empty source id")),
     "too many bad rows": (("ingest", *OWN, "half.csv"), ("half.csv", "50", "--max-bad")),
     "wrong separator": (("ingest", *OWN, "good.csv", "--separator", "tab"), ("good.csv", "separator", "comma")),
     "unknown column": (

@@ -181,8 +181,8 @@ CASES: dict[str, Case] = {
         + f"a,b,{EPOCH}{',' * 2_000}\n" * 3,
         3,
     ),
-    "an empty id": accepted(GOOD + f",b,{EPOCH}\n", rejected={"empty id": 1}),
-    "an id of blanks": accepted(GOOD + f" \u00a0,b,{EPOCH}\n", rejected={"empty id": 1}),
+    "an empty id": accepted(GOOD + f",b,{EPOCH}\n", rejected={"empty source id": 1}),
+    "an id of blanks": accepted(GOOD + f" \u00a0,b,{EPOCH}\n", rejected={"empty source id": 1}),
     "an unclosed quote": accepted(GOOD + f'"a,b,{EPOCH}\n' + GOOD, 2 * N, {"unclosed quote": 1}),
     "unclosed quotes in every line": accepted(GOOD + f'"a,b,{EPOCH}\n' * 500, rejected={"unclosed quote": 500}),
     "text after a closing quote": accepted(GOOD + f'"a"x,b,{EPOCH}\n', rejected={"broken quoting": 1}),
@@ -197,7 +197,7 @@ CASES: dict[str, Case] = {
     ),
     "one column": refused("a\nb\nc\n", OneColumn, "line 1", "three columns", "`separator`"),
     "no time": refused("a,b,c\n" * 5, UnreadableTime, "no column holds a time", "`time`"),
-    "no usable row": refused(f",b,{EPOCH}\n" * 5, NoUsableRows, "5 x empty id", "line 1"),
+    "no usable row": refused(f",b,{EPOCH}\n" * 5, NoUsableRows, "5 x empty source id", "line 1"),
     # ---- columns
     "a header that names an end twice": refused(
         f"source,source,target,time\na,b,c,{EPOCH}\n" * 9, AmbiguousLog, "position 0", "position 1", "`source`"
@@ -275,9 +275,11 @@ CASES: dict[str, Case] = {
     "NaN in JSON": accepted(JSON + json_line(time="NaN"), rejected={"broken JSON": 1}),
     "half a surrogate in JSON": accepted(JSON + json_line('"\\ud800"'), rejected={"not UTF-8 text": 1}),
     "an escaped NUL in JSON": accepted(JSON + json_line('"a\\u0000"'), rejected={"NUL byte": 1}),
-    "a missing JSON key": accepted(JSON + '{"source": 1}\n', rejected={"empty id": 1}),
+    "a missing JSON key": accepted(JSON + '{"source": 1}\n', rejected={"empty target id": 1}),
     "5,000 JSON keys in few lines": accepted(
-        JSON * 10 + "{" + ", ".join(f'"k{i}": 1' for i in range(5000)) + "}\n", 10 * N, {"empty id": 1}
+        JSON * 10 + "{" + ", ".join(f'"k{i}": 1' for i in range(5000)) + "}\n",
+        10 * N,
+        {"empty source and target ids": 1},
     ),
     # ---- Parquet
     "Parquet that breaks off": refused(parquet()[:-10], DamagedLog, "starts like Parquet", "copy it again"),
@@ -311,7 +313,7 @@ CASES: dict[str, Case] = {
     "Parquet text that is not UTF-8": accepted(
         parquet(source=pa.array([b"a"] * (N - 1) + [b"\xff"]).view(pa.string())), N - 1, {"not UTF-8 text": 1}
     ),
-    "Parquet of nulls": refused(parquet(source=pa.nulls(N)), NoUsableRows, "40 x empty id", "row 1"),
+    "Parquet of nulls": refused(parquet(source=pa.nulls(N)), NoUsableRows, "40 x empty source id", "row 1"),
     "Parquet times far outside of 64 bits": accepted(
         parquet(time=pa.array([*(time * 1000 for time in TIMES[1:]), 2**60], pa.timestamp("ms"))),
         N - 1,

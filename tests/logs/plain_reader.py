@@ -104,7 +104,7 @@ class PlainReader:
     def values(self, number, text, fields):
         source, target, time = (fields[at] for at in self.at)
         source, target = (re.sub(r"^(-?[1-9][0-9]*|0)\.0+$", r"\1", end) for end in (source, target))
-        fault = "empty id" if not source or not target else time_fault(time)
+        fault = id_fault(source, target) or time_fault(time)
         if fault is None:
             self.events.append((number, source, target, round(float(time) * 1_000_000)))
         else:
@@ -116,7 +116,15 @@ def split_lines(content):
     return lines[:-1] if not lines[-1] else lines
 
 
+def id_fault(source, target):
+    if source and target:
+        return None
+    return "empty source id" if target else "empty target id" if source else "empty source and target ids"
+
+
 def time_fault(text):
+    if not text:
+        return "missing time"
     if not NUMBER.fullmatch(text):
         return "unreadable time"
     if math.isinf(float(text)):

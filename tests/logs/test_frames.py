@@ -32,8 +32,20 @@ def read_files(*files, **declared):
 @pytest.mark.parametrize("make", [pl.DataFrame, pd.DataFrame])
 def test_an_id_that_is_no_number_is_missing(make, missing):
     read = read_files(frame_file(make({**ROWS, "user": [1.0, missing, 3.0, 4.0]})))
-    assert reasons(read) == {2: "empty id", 4: "negative weight"}
+    assert reasons(read) == {2: "empty source id", 4: "negative weight"}
     assert [str(row[0]) for row in ends(read)] == ["1", "3"]
+
+
+@pytest.mark.parametrize("make", [pl.DataFrame, pd.DataFrame])
+def test_a_missing_number_and_an_infinite_one_have_reasons_of_their_own(make):
+    table = {
+        "source": ["ann"] * 5,
+        "target": ["bob"] * 5,
+        "time": [float(EPOCH), float("nan"), float("inf"), float(EPOCH), float(EPOCH)],
+        "weight": [1.0, 1.0, 1.0, float("nan"), float("-inf")],
+    }
+    read = read_files(frame_file(make(table)))
+    assert reasons(read) == {2: "missing time", 3: "time is not finite", 4: "missing weight", 5: "weight is not finite"}
 
 
 @pytest.mark.parametrize("make", [pl.DataFrame, pd.DataFrame])
@@ -42,8 +54,8 @@ def test_a_frame_is_read_as_a_file_of_the_same_rows_is(make, tmp_path):
     of_frame, of_file = read_files(frame_file(make(ROWS))), read_files(local_file(tmp_path / "log.csv"))
     assert ends(of_frame) == ends(of_file)
     assert of_frame.events["weight"].to_list() == of_file.events["weight"].to_list() == [1.0, 0.5]
-    assert reasons(of_frame) == {3: "empty id", 4: "negative weight"}
-    assert list(reasons(of_file).values()) == ["empty id", "negative weight"]
+    assert reasons(of_frame) == {3: "empty source id", 4: "negative weight"}
+    assert list(reasons(of_file).values()) == ["empty source id", "negative weight"]
     assert of_frame.events["file"].unique().to_list() == ["the data frame"]
 
 
@@ -70,7 +82,7 @@ def test_ids_that_parquet_has_no_type_for_are_texts(make, dtype):
         read = read_files(frame_file(frame))
         expected = [(str(first), str(second), EPOCH * SECOND), (str(second), str(first), (EPOCH + 1) * SECOND)]
         assert ends(read) == expected
-        assert reasons(read) == {3: "empty id"}
+        assert reasons(read) == {3: "empty source id"}
 
 
 def test_columns_of_a_frame_can_be_declared():

@@ -43,7 +43,7 @@ TEXTS = [
     ("  a b  ", "a b"),
     ("\u00a0a\u00a0", "a"),
     ("\u2003a\u3000", "a"),
-    ("\u00a0", "empty id"),
+    ("\u00a0", "empty source id"),
     ("\u200ba", "\u200ba"),  # a zero-width space is no blank
     (UUID, UUID),
     (UUID.upper(), UUID.upper()),
@@ -212,5 +212,5 @@ def test_a_time_type_in_a_log_of_another_unit_keeps_its_meaning_and_is_no_step()
     content = as_parquet(["a", "b"], pa.array([datetime(2020, 5, 1, tzinfo=UTC), None], pa.timestamp("us", "UTC")))
     result = read(content, time_unit="s")
     assert result.events["time"].to_list() == [int(datetime(2020, 5, 1, tzinfo=UTC).timestamp()) * SECOND]
-    assert reasons(result) == {2: "unreadable time"}
+    assert reasons(result) == {2: "missing time"}
     assert json.loads(result.quarantine["raw"][0])["source"] == "b"

@@ -120,8 +120,8 @@ def test_json_lines_read_like_text():
     assert reasons(result) == {
         4: "broken JSON",
         5: "not a JSON object",
-        6: "empty id",
-        7: "empty id",
+        6: "empty target id",
+        7: "empty source id",
         8: "unreadable time",
     }
     assert result.quarantine["raw"][0] == '{"user": 7, "item"'
@@ -235,7 +235,7 @@ def test_parquet_reads_typed_columns():
         assert result.events.select("source", "target", "time", "weight", "line").rows() == [
             ("7", "a", int(moments[0].timestamp()) * SECOND, 1.5, 1)
         ]
-        assert reasons(result) == {2: "empty id", 3: "unreadable time"}
+        assert reasons(result) == {2: "empty source id", 3: "missing time"}
     assert json.loads(result.quarantine["raw"][0])["target"] == "b"
 
 

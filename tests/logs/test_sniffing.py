@@ -96,7 +96,7 @@ def test_names_that_are_spelt_alike_are_both_offered():
 
 def test_a_broken_first_row_is_no_header():
     result = read("x,,y\n" + GOOD)
-    assert reasons(result) == {1: "empty id"}
+    assert reasons(result) == {1: "empty target id"}
     assert result.num_accepted == 40
 
 
@@ -194,7 +194,7 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
             f",b,{EPOCH}\nc,,{EPOCH}\n",
             {},
             NoUsableRows,
-            r"none of the 2 rows .*2 x empty id \(as in part-0.log, line 1\)",
+            r"none of the 2 rows .*1 x empty source id \(as in part-0.log, line 1\); 1 x empty target id",
         ),
         (f"x,y,z,t\n1,2,3,{EPOCH}\n", {}, AmbiguousLog, r"choose with `source` and `target`"),
         (f"source,target,user,item,t\n1,2,3,4,{EPOCH}\n", {}, AmbiguousLog, r"source and target; user and item"),
