@@ -106,6 +106,16 @@ class NodeIds:
         """Whether sources and targets are different nodes."""
         return self.targets is not self.sources
 
+    def in_other_capitals(self, source: str) -> str | None:
+        """Give the source from which an unknown one differs in capitals only.
+
+        The usual spellings alone are tried, because a search of all ids would hold up requests.
+        """
+        if source in self.source_numbers:
+            return None
+        spellings = (source.lower(), source.upper(), source.capitalize(), source.title())
+        return next((spelling for spelling in spellings if spelling in self.source_numbers), None)
+
     def numbered(self, events: NamedEvents, rest: Rest = no_rest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give the numbers of the ends of events, and numbers to new nodes, source before target."""
         # One number after the other, because other threads wait while an array is made of a list.

@@ -107,6 +107,24 @@ def test_a_source_without_a_past_is_ranked_and_then_known(two_sides):
     assert ranking.past("nobody", 5) == []
 
 
+@pytest.mark.parametrize(
+    ("stored", "queried"),
+    [
+        ("8f14e45f-ceea", "8F14E45F-CEEA"),
+        ("8F14E45F-CEEA", "8f14e45f-ceea"),
+        ("Mary Ann", "mary ann"),
+        ("Bob x", "BOB X"),
+    ],
+)
+def test_a_source_in_other_capitals_is_another_one_whose_name_is_given(stored, queried):
+    ids = NodeIds(sources=[stored], targets=["other"])
+    assert ids.in_other_capitals(queried) == stored
+    assert ids.in_other_capitals(stored) is None
+    assert ids.in_other_capitals("OTHER") is None
+    ids = NodeIds(sources=[stored, queried], targets=[])
+    assert ids.in_other_capitals(queried) is None
+
+
 def test_new_nodes_find_room_that_is_seldom_made(monkeypatch):
     ranking, rooms = live(True, 1_000), []
     grow = ranking._state.grow

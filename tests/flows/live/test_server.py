@@ -103,6 +103,15 @@ def test_a_served_ranking_is_that_of_the_batch_evaluation_also_after_events_that
     check_that_a_served_ranking_is_that_of_the_batch(client, service, store)
 
 
+def test_a_source_that_differs_in_capitals_only_stays_unknown_and_the_note_names_the_other(client):
+    answer = client.get("/rank/U1").json()
+    assert (answer["source"], answer["known"]) == ("U1", False)
+    assert answer["note"].endswith("new sources choose. The log has u1, which differs in capitals only")
+    assert answer["ranking"] == client.get("/rank/someone").json()["ranking"]
+    assert client.get("/rank/Someone").json()["note"].endswith("new sources choose")
+    assert client.get("/rank/u1").json()["note"] is None
+
+
 def test_an_event_counts_in_the_next_request(client):
     before = client.get("/rank/someone").json()
     assert (before["known"], before["num_events"]) == (False, 0)
