@@ -6,7 +6,8 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -57,8 +58,9 @@ def serve_dataset(
     close_folder(Path(layout.service))
     with _alone(layout, dataset):
         _listener(host, port).close()  # before minutes of fitting; no request waits at a server that is not ready
-        with ongoing(f"serve {dataset}: not ready", file=sys.stderr):
-            service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons)
+        with _not_ready(dataset, "looking at the store"):
+            phase = partial(_not_ready, dataset)
+            service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons, phase=phase)
         sys.setswitchinterval(SECONDS_OF_A_THREAD)
         gc.collect()
         gc.freeze()  # what is loaded stays: a collection that goes through it holds all requests for 60 ms and more
@@ -76,6 +78,11 @@ def serve_dataset(
                 uvicorn.Server(config).run(sockets=[listener])
         finally:
             file.unlink(missing_ok=True)
+
+
+def _not_ready(dataset: str, text: str) -> AbstractContextManager[object]:
+    """Print that the server is not ready, and what it does meanwhile."""
+    return ongoing(f"serve {dataset}: not ready ({text})", file=sys.stderr)
 
 
 @contextmanager

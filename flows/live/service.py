@@ -8,8 +8,10 @@ has yet.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -33,7 +35,15 @@ SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_FITS = 60.0  # of horizons, because one that fails may take minutes
 MOST_ROUNDS, FEW_EVENTS = 5, 200  # of catching up with the events that came while a ranking was made
 SECONDS_BETWEEN_LATE = 30.0  # a state is made anew for late events at most so often, because it takes a whole pass
+Phase = Callable[[str], AbstractContextManager[Any]]
+"""Shows that a part of the work goes on."""
+
 REST = 3.0  # seconds that the thread beside requests waits for each that it computes
+
+
+def unshown(text: str) -> AbstractContextManager[Any]:
+    """Show nothing of a part of the work."""
+    return nullcontext()
 
 
 class Rests:
@@ -84,6 +94,7 @@ class LiveService:
     dataset: str
     show: Callable[[str], None]
     lengths: Sequence[str] = ()  # of horizons
+    phase: Phase = unshown  # of the work before the first request
     opened: OpenedRanking = field(init=False)
     horizons: Mapping[str, FittedHorizon] = field(init=False)
     num_late: int = field(default=0, init=False)  # received events that do not count yet
@@ -102,8 +113,8 @@ class LiveService:
         self._next_fit = 0.0
         self._fit: threading.Thread | None = None  # that goes on, or has ended
         checked_horizons(self.layout, self.dataset, self.lengths)  # which takes a moment, and a fit minutes
-        self._refresh()
-        self._fit_horizons()
+        self._refresh(phase=self.phase)
+        self._fit_horizons(self.phase)
 
     @property
     def ranking(self) -> LiveRanking:
@@ -201,7 +212,7 @@ class LiveService:
         except TooFewPastEvents as error:
             self.show(f"the event forecaster of {self.dataset} stays the one before its rows were taken back: {error}")
 
-    def _fit_horizons(self) -> None:
+    def _fit_horizons(self, phase: Phase = unshown) -> None:
         """Fit the horizons on the version of the ranking; requests, events and newer versions do not wait for it.
 
         Nothing is taken over where events were taken back meanwhile, which the horizons may have read.
@@ -209,9 +220,9 @@ class LiveService:
         with self._changing:
             opened, times_taken_back = self.opened, self._times_taken_back
         fitted = {}
-        for name in self.lengths:
+        for number, name in enumerate(self.lengths, start=1):
             length = horizon_length(name, opened.time_unit)
-            with naming(name):
+            with naming(name), phase(f"fitting the horizon {name}, {number} of {len(self.lengths)}"):
                 fitted[name] = open_horizon(opened, length, show=self.show, layout=self.layout)
             opened.ranking.rank("", horizon=fitted[name])
         with self._changing:
@@ -228,7 +239,7 @@ class LiveService:
             return False
         return newest_model(self.layout, self.dataset) in (None, opened.model)
 
-    def _refresh(self, earlier: OpenedRanking | None = None) -> None:
+    def _refresh(self, earlier: OpenedRanking | None = None, phase: Phase = unshown) -> None:
         """Replace the ranking by that of the newest commit, model and received events.
 
         The forecaster of the earlier ranking is taken over if it is still the newest, or there is none. With late
@@ -238,7 +249,8 @@ class LiveService:
         if earlier is not None and self._is_newest(earlier):
             opened = earlier
         else:
-            opened = open_ranking(self.dataset, show=self.show, layout=self.layout, earlier=earlier)
+            with phase("reading its forecaster and its events"):
+                opened = open_ranking(self.dataset, show=self.show, layout=self.layout, earlier=earlier)
             opened.ranking.keep_vectors()  # until the next commit, so that no request waits for a decomposition
         waiting = WaitingEvents(
             layout=self.layout, dataset=self.dataset, committed=_committed(self.layout, self.dataset, opened.version)
@@ -253,9 +265,8 @@ class LiveService:
         times = history(self.layout, self.dataset, opened.version)
         parts = versions.opened(self.layout, self.dataset, opened.version).parts
         committed_files = frozenset((part["version"], part["sha256"]) for part in parts)
-        opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
-        opened.ranking.scores("", [""])
-        load_growth()
+        with phase("a first ranking, for which code is compiled once after an installation"):
+            _load(opened.ranking)
         num_late = _catch_up(opened.ranking, waiting, rest)
         with self._changing:  # what came meanwhile
             if not self._files <= committed_files:  # some were taken back or dropped, which the horizons may have read
@@ -264,6 +275,13 @@ class LiveService:
             self.opened, self.num_late, self._last_pass = opened, num_late, time.monotonic()
             self._stored = TimeRange(first=min(times["first_time"]), last=max(times["last_time"]))
             self._observe(NamedEvents.from_table(waiting.read()))
+
+
+def _load(ranking: LiveRanking) -> None:
+    """Load compiled functions and read the trees, so that no request waits for them."""
+    ranking.rank("")
+    ranking.scores("", [""])
+    load_growth()
 
 
 def _observed(ranking: LiveRanking, events: NamedEvents, rest: Rest) -> int:

@@ -658,6 +658,27 @@ def test_a_name_counts_with_the_port_of_a_proxy_too(store, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("slow_part", "doing"),
+    [
+        ("checked_horizons", "looking at the store"),
+        ("open_ranking", "reading its forecaster and its events"),
+        ("load_growth", "a first ranking, for which code is compiled once after an installation"),
+        ("open_horizon", "fitting the horizon 6h, 1 of 2"),
+    ],
+)
+def test_a_server_that_is_not_ready_prints_what_it_does(store, monkeypatch, capsys, slow_part, doing):
+    def slow(*_, **__):
+        time.sleep(0.3)
+        raise ValueError("it took long")
+
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
+    monkeypatch.setattr(live, slow_part, slow)
+    with pytest.raises(ValueError, match="it took long"):
+        serve_dataset(store, NAME, "127.0.0.1", 0, (), ("6h", "12h"), silent)
+    assert f"serve {NAME}: not ready ({doing}): 0 s so far" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("host", "is_taken", "says"),
     [
         ("192.0.2.1", False, "host '192.0.2.1': expected an IPv4 address or a name of this machine"),
