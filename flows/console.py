@@ -306,7 +306,7 @@ def timed_stage(title: str, seconds: float | None) -> Iterator[None]:
         yield
         return
     now = time.monotonic()
-    stage = _Stage(title=title, begun=now, seconds=seconds, newest_line=now)
+    stage = _Stage(title=title, begun=now, seconds=seconds, newest_line=_silent_since(now))
     token = _STAGE.set(stage)
     try:
         with _stage_bar(stage) if sys.stderr.isatty() else _repeated(stage.print_if_silent):
@@ -404,7 +404,8 @@ def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[
 def _with_lines(
     items: Iterable[Item], title: str, total: int | None, was_stored: Callable[[Item], bool]
 ) -> Iterator[Item]:
-    started = printed = ended_first = time.monotonic()
+    started = ended_first = time.monotonic()
+    printed = _silent_since(started)
     num_stored = 0
     for number, item in enumerate(items, start=1):
         num_stored += was_stored(item)
@@ -441,7 +442,7 @@ class _Stage:
         now = time.monotonic()
         if now - self.newest_line >= SECONDS_BETWEEN_LINES:
             print(f"{self.title}: {now - self.begun:.0f} s so far, {self.left(now)}", flush=True)
-            self.newest_line = now
+            self.newest_line = _PRINTED.newest = now
 
 
 _STAGE: ContextVar[_Stage | None] = ContextVar("_STAGE", default=None)
@@ -453,8 +454,26 @@ def _left_of_stage(now: float) -> str:
     return "" if stage is None else f"; {stage.title}: {stage.left(now)}"
 
 
+@dataclass(kw_only=True)
+class _Printed:
+    """When the newest line was printed, or work began after one of long ago."""
+
+    newest: float = -math.inf
+
+
+_PRINTED = _Printed()
+
+
+def _silent_since(now: float) -> float:
+    """Give the moment of the newest line, so that no silence is longer where one work ends and another begins."""
+    if not 0 <= now - _PRINTED.newest <= SECONDS_BETWEEN_LINES:
+        _PRINTED.newest = now
+    return _PRINTED.newest
+
+
 def _note_line(now: float) -> None:
-    """Note for the stage that a line of it was printed."""
+    """Note that a line was printed, for its stage, too."""
+    _PRINTED.newest = now
     if (stage := _STAGE.get()) is not None:
         stage.newest_line = now
 
@@ -476,16 +495,18 @@ def _stage_bar(stage: _Stage) -> Iterator[None]:
 
 
 @contextmanager
-def _repeated(call: Callable[[], None], seconds: float | None = None) -> Iterator[None]:
-    """Call a function again and again in the background, by default every second.
+def _repeated(call: Callable[[], None], seconds: float | None = None, first: float | None = None) -> Iterator[None]:
+    """Call a function again and again in the background, by default every second, the first time after `first`.
 
     It runs in the caller's context, where Prefect takes what is printed for the log of the run.
     """
     ended, pause = threading.Event(), min(1.0, SECONDS_BETWEEN_LINES) if seconds is None else seconds
 
     def run() -> None:
-        while not ended.wait(pause):
+        wait = pause if first is None else first
+        while not ended.wait(wait):
             call()
+            wait = pause
 
     thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
     thread.start()
@@ -542,7 +563,8 @@ def _lines(title: str, total: int | None, file: TextIO | None) -> Iterator[Calla
         print(f"{title}: {_so_far(total, list(times), now)}{left}", file=file, flush=True)
 
     outer = _Outer(hide=hidden.set, show=hidden.clear) if total is None else None
-    with _repeated(print_line, SECONDS_BETWEEN_LINES), _as_outer(outer):
+    first = SECONDS_BETWEEN_LINES - (times[0] - _silent_since(times[0]))
+    with _repeated(print_line, SECONDS_BETWEEN_LINES, first), _as_outer(outer):
         yield lambda: times.append(time.monotonic())
 
 

@@ -137,6 +137,40 @@ def test_a_stage_prints_a_line_where_none_was_printed_for_a_quarter_of_a_minute(
     ]
 
 
+WORKS = {
+    "a stage": lambda: timed_stage("mylog: ranking", 40.0),
+    "work without parts": lambda: ongoing("rank mylog"),
+    "work of parts": lambda: ongoing("rank mylog", 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("a stage", "work of parts"), ("work of parts", "work without parts"), ("work without parts", "a stage")],
+)
+def test_no_silence_is_longer_where_one_work_ends_and_another_begins(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 1.5)
+    monkeypatch.setattr("flows.console._PRINTED", flows.console._Printed())
+    with WORKS[first]():
+        time.sleep(0.9)
+    assert capsys.readouterr().out == ""
+    with WORKS[second]():
+        time.sleep(1.3)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_items_after_other_work_print_a_line_a_quarter_of_a_minute_after_the_newest_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("flows.console._PRINTED", flows.console._Printed(newest=88.0))
+    moments = iter([100.0, 102.0, 104.0])
+    monkeypatch.setattr("flows.console.time.monotonic", lambda: next(moments))
+    assert list(tracked(range(2), "pretrain", 20)) == [0, 1]
+    assert capsys.readouterr().out.splitlines() == ["pretrain: 2 of 20, 4 s, about 36 s left"]
+
+
 def test_a_terminal_shows_the_bar_of_a_stage_above_what_goes_on_in_it(monkeypatch: pytest.MonkeyPatch):
     written = StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
