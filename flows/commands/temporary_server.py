@@ -15,6 +15,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from flows.console import ongoing
 from flows.service.environment import ServerUnreachable
 from flows.service.listening import listening, port_of
 from flows.service.login import PREFECT, SERVER_LOGIN, new_logins
@@ -57,10 +58,11 @@ def use_temporary_server() -> None:
         server = _started(listener)
     atexit.register(_stop, server)
     _configure(address)
-    import flows.stages  # noqa: F401, while the server starts, because every flow needs it
-
     try:
-        _wait(server, address)
+        with ongoing("start the temporary Prefect server", file=sys.stderr):
+            import flows.stages  # noqa: F401, while the server starts, because every flow needs it
+
+            _wait(server, address)
     except ServerUnreachable:
         _configure(None)  # so that another try starts another server
         _stop(server)

@@ -4,6 +4,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -14,8 +15,12 @@ from rich.console import Console
 
 import flows.cli
 import flows.console
+from dyformer.evaluation.event_splits import SPLITS
+from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.settings import Experiment
+from dyformer.scoring.event_forecaster import EventForecaster
 from flows.console import ongoing, timed_stage, tracked
+from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.train import train_model
@@ -289,12 +294,32 @@ def test_ranking_evaluation_and_forecasts_print_lines(
     write_forecasts(snapshots, Contender(title="L3", models=()), vectors)
     printed = capsys.readouterr().out
     for title in (
-        "evaluate mylog step 6 (prequential)",
-        "evaluate mylog step 6 (paper)",
+        "evaluate L3 on mylog step 6 (prequential)",
+        "evaluate Forecaster without vectors on mylog step 6 (paper)",
         "vectors of mylog as of step 12",
         "forecasts of mylog as of step 12",
     ):
         assert f"{title}: 0 s so far" in printed
+
+
+def test_the_fit_of_the_event_forecaster_in_a_benchmark_prints_its_rounds(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def slow(self: EventForecaster, *_: object, done: Callable[[], None], **__: object) -> None:
+        for _ in range(self.num_rounds // 4):
+            done()
+        time.sleep(0.3)
+        raise ValueError("it took long")
+
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
+    monkeypatch.setattr(EventForecaster, "fit_events", slow)
+    posed = Posed(snapshots=own_snapshots(tmp_path), protocol=protocol_of("tgb"), units=SPLITS)
+    draw(posed)
+    with pytest.raises(ValueError, match="it took long"):
+        evaluate(posed, Group({"Event forecaster": EventForecaster()}))
+    printed = capsys.readouterr().out
+    assert re.search(r"fit Event forecaster to mylog: 240 of 960, 0 s, about 0 s left", printed), printed
 
 
 def test_items_that_an_earlier_run_stored_are_not_in_the_time_left(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from dyformer.embedder import RankEvents
 from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.forecasts import backtestable_steps
@@ -17,6 +18,8 @@ from dyformer.experiments.methods import TrainingStage, Variation, own_errors, p
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.snapshots import StepOutOfRange
 from dyformer.sampling.pairs import TooFewLinks
+from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.streams.event_log import EventLog, EventQueries
 from flows.console import ongoing
 from flows.tasks.evaluation.measure import protocol_record
 from flows.tasks.made import made
@@ -112,8 +115,9 @@ def evaluate(posed: Posed, group: Group) -> str:
             settings=protocol.chosen,
             candidates_of=candidate_pairs,
         )
-        with ongoing(f"evaluate {opened.dataset} {posed} ({protocol.name})", len(methods)) as done:
-            return evaluated(protocol, job, methods, partial(_counted, done, str(posed)))
+        shown = {title: _with_shown_fit(title, method, opened.dataset) for title, method in methods.items()}
+        with ongoing(f"evaluate {group} on {opened.dataset} {posed} ({protocol.name})", len(methods)) as done:
+            return evaluated(protocol, job, shown, partial(_counted, done, str(posed), methods))
 
     return made(
         opened,
@@ -127,11 +131,31 @@ def evaluate(posed: Posed, group: Group) -> str:
 
 
 @contextmanager
-def _counted(done: Callable[[], None], where: str, title: str, method: Any) -> Iterator[None]:
+def _counted(
+    done: Callable[[], None], where: str, methods: Mapping[str, Any], title: str, shown: Any
+) -> Iterator[None]:
     """Name the user's own method and the step in its errors, and count it once it has been evaluated."""
-    with own_errors(title, method, where):
+    with own_errors(title, methods[title], where):
         yield
     done()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ShownFit:
+    """An event forecaster whose fit, which may take minutes, has a bar of its own with the time left."""
+
+    title: str
+    method: EventForecaster
+
+    def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:
+        with ongoing(self.title, self.method.num_rounds) as done:
+            return self.method.fit_events(log, training, validation, seed=seed, done=done)
+
+
+def _with_shown_fit(title: str, method: Any, dataset: str) -> Any:
+    return (
+        _ShownFit(title=f"fit {title} to {dataset}", method=method) if isinstance(method, EventForecaster) else method
+    )
 
 
 def code_behind(protocol: Protocol, methods: Iterable[object]) -> tuple[str, ...]:
