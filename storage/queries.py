@@ -47,8 +47,11 @@ LOGGING = re.compile(r"\benable_logging\b", re.IGNORECASE)
 """A log in a file, which may not be written, ends the process: DuckDB raises in a destructor."""
 
 
-FOREIGN = re.compile(r"\b(INTERVAL|UNION|BIT)\b")
-"""Types of DuckDB that polars lacks. A difference of two times is an interval."""
+FOREIGN = re.compile(r"\b(INTERVAL|UNION|BIT|TIME_NS|TIMESTAMP_NS|TIMESTAMP_S|(?<!WITH )TIME)\b")
+"""Types of DuckDB that polars lacks, or reads wrongly: 24:00 as missing, and some infinite times as others.
+
+A difference of two times is an interval.
+"""
 
 
 MICROSECONDS = {pl.Date: 86_400_000_000, pl.Datetime("ms"): 1_000, TIMESTAMP: 1}
@@ -115,7 +118,7 @@ def _has_far_times(column: pl.Series) -> bool:
 
 
 def _frame(rows: duckdb.DuckDBPyRelation) -> pl.DataFrame:
-    """Give rows as a frame; columns of types that polars lacks become texts, such as 188 days 21:40:00."""
+    """Give rows as a frame; columns of types that polars lacks or reads wrongly become texts, as 188 days 21:40:00."""
     if not any(FOREIGN.search(str(kind)) for kind in rows.types):
         return rows.pl()
     columns = ", ".join(f"c{index}" for index in range(len(rows.columns)))  # names may occur twice

@@ -1,4 +1,4 @@
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -132,6 +132,25 @@ def test_a_column_of_a_type_that_polars_lacks_is_text_and_the_others_stay(layout
     assert rows.columns == ["order", "order_1", "list", "one", 'a "bit']
     count = query(layout, "select count(*) from events").item()
     assert rows.rows() == [("190 days 21:40:00", count, "[3 days]", "2", "101")]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("time '24:00'", "24:00:00"),
+        ("time '23:59:59.5'", "23:59:59.5"),
+        ("'24:00:00+02'::timetz", "24:00:00+02"),
+        ("'24:00'::time_ns", "24:00:00"),
+        ("'infinity'::timestamp_ns", "infinity"),
+        ("'-infinity'::timestamp_s", "-infinity"),
+        ("timestamp_s '2024-05-22 21:40:00'", "2024-05-22 21:40:00"),
+        ("[time '24:00']", "['24:00:00']"),
+        ("{'of': time '24:00'}", "{'of': '24:00:00'}"),
+        ("timestamptz '2024-05-22 21:40:00+00'", datetime(2024, 5, 22, 21, 40, tzinfo=UTC)),
+    ],
+)
+def test_a_time_that_polars_reads_as_missing_or_as_another_is_text(layout: Layout, value: str, expected: object):
+    assert query(layout, f"select {value} as one").item() == expected
 
 
 @pytest.mark.parametrize(
