@@ -48,6 +48,12 @@ def printed_probability(value: float) -> str:
     return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}" if value > 0 else "0"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write how many there are: 1 row, 2 rows, 1,000 queries."""
+    several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else several}"
+
+
 def _least_width(table: "Table", console: "Console") -> int:
     """Give the least width in which no word of a cell is divided; names of columns may be.
 
@@ -115,14 +121,18 @@ def counts_line(counts: dict[str, Any]) -> str:
 
     before, comments, alike = counts["before"], counts["num_comments"], counts.get("num_alike", 0)
     num_files, num_new = before["num_files"], counts["num_read"] - before["num_read"]
-    files = f"{before['num_read']:,} rows of {num_files:,} file{'' if num_files == 1 else 's'} were read before"
+    were = "was" if before["num_read"] == 1 else "were"
+    files = f"{counted(before['num_read'], 'row')} of {counted(num_files, 'file')} {were} read before"
     new = {name: f"{counts[name] - (before[name] if num_new else 0):,}" for name in COUNTS}
+    more = "1 more row has" if alike == 1 else f"{alike:,} more rows have"
+    duplicates = f"{new['num_duplicates']} exact duplicate{'' if new['num_duplicates'] == '1' else 's'}"
+    read = f"{counted(num_new, 'row')} read" if num_new else f"0 rows read; {files}"
     return (
-        f"{counts['dataset']}: {f'{num_new:,} rows read' if num_new else f'0 rows read; {files}'}"
+        f"{counts['dataset']}: {read}"
         f" = {new['num_accepted']} accepted + {new['num_quarantined']} quarantined + {new['num_dropped']} dropped"
-        f" ({new['num_duplicates']} exact duplicates){f'; {files}' if num_new and num_files else ''}"
+        f" ({duplicates}){f'; {files}' if num_new and num_files else ''}"
         f"; event table version {counts['version']}"
-        f"{f'; {alike:,} more rows have the ends and the time of another, but other columns' if alike else ''}"
+        f"{f'; {more} the ends and the time of another, but other columns' if alike else ''}"
         f"{f'; comment lines left out: {comments:,}' if comments else ''}"
         f"{'' if counts['changed'] else ', no new rows'}"
     )
@@ -136,8 +146,8 @@ def no_new_line(dataset: str) -> str:
 def undone_line(dataset: str, taken: "TakenBack") -> str:
     """Say which commit was taken back, and what follows from it."""
     return (
-        f"{dataset}: took back commit {taken.commit} ({', '.join(taken.files)}): {taken.num_accepted:,} events and"
-        f" {taken.num_quarantined:,} rejected rows left the log; event table version {taken.version}\n"
+        f"{dataset}: took back commit {taken.commit} ({', '.join(taken.files)}): {counted(taken.num_accepted, 'event')}"
+        f" and {counted(taken.num_quarantined, 'rejected row')} left the log; event table version {taken.version}\n"
         "The next ingest reads a file again that is still where it looks. Forecasts that were made with these rows stay"
         f" published until `dyformer predict {dataset}` or a retraining; outcomes that read them are made anew."
     )
@@ -196,7 +206,8 @@ def promotion_line(outcome: dict[str, Any]) -> str:
         first, second = outcome["compared"]
         line += (
             f"; {METRIC_TITLES[outcome['metric']]} of {first} less that of {second}: {mean:+.4f}, "
-            f"{100 * outcome['level']:.4g} % interval {low:+.4f} to {high:+.4f}, {outcome['num_queries']:,} queries"
+            f"{100 * outcome['level']:.4g} % interval {low:+.4f} to {high:+.4f}, "
+            f"{counted(outcome['num_queries'], 'query')}"
         )
     return f"{line}; {outcome['note']}" if outcome.get("note") else line
 
@@ -212,12 +223,12 @@ def reliability_line(metrics: "pl.DataFrame") -> str:
     error, ratio = of_metric["calibration_error"], of_metric["probability_sum"]
     line = (
         f"reliability of the probabilities on step {error['step']}, which this forecast had not read: "
-        f"{error['method']}, {error['num_pairs']:,} pairs, expected calibration error {error['value']:.4f}; "
+        f"{error['method']}, {counted(error['num_pairs'], 'pair')}, expected calibration error {error['value']:.4f}; "
     )
     if ratio["value"] is None:
         return f"{line}none of these pairs came"
     interval = f" [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio["low"] is not None else ""
-    return f"{line}sum of probabilities / links {ratio['value']:.2f}{interval}, {ratio['num_pairs']:,} links"
+    return f"{line}sum of probabilities / links {ratio['value']:.2f}{interval}, {counted(ratio['num_pairs'], 'link')}"
 
 
 def drift_line(drift: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from dyformer.evaluation.protocols import PROTOCOLS
 from flows.commands.runs import announced, ingested
-from flows.console import plain_steps, print_frame, print_tables, write_json
+from flows.console import counted, plain_steps, print_frame, print_tables, write_json
 from flows.options import (
     CAP,
     Changes,
@@ -348,7 +348,7 @@ def _write(out: Path | None, contents: "Mapping[str, bytes]") -> None:
         out.mkdir(parents=True, exist_ok=True)
         for file, content in contents.items():
             (out / file).write_bytes(content)
-        print(f"wrote {len(contents)} files to {out}")
+        print(f"wrote {counted(len(contents), 'file')} to {out}")
 
 
 def _check_no_cap(name: str, changes: list[str] | None, epochs: int | None) -> None:

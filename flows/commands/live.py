@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.console import ongoing, print_frame, print_json, printable, printed_probability
+from flows.console import counted, ongoing, print_frame, print_json, printable, printed_probability
 from flows.options import AsJson, Stored
 
 COLUMNS = ("rank", "target", "probability", "linked before", "reasons")
@@ -81,7 +81,7 @@ def rank(
     if time is None and newest is not None:
         when = f"after the newest event, of {written_moment(newest, unit)}"
     print_frame(pl.DataFrame(rows, schema=COLUMNS, orient="row"), f"{within} of {source} {when}")
-    print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
+    print(printable(f"{source}: {record['note'] or counted(record['num_events'], 'event') + ' before this time'}"))
 
 
 def _check_source(source: str, num_events: int) -> None:

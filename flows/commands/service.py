@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.console import ongoing, print_frame, print_json, printable
+from flows.console import counted, ongoing, print_frame, print_json, printable
 from flows.ending import FAILED
 from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_reading
 from flows.tasks.reading_options import on_command_line
@@ -193,7 +193,9 @@ def track(
     problems += done.problems
     for problem in problems:
         _print(f"not sent: {problem}")
-    _print(f"{len(done.sent)} results sent to MLflow, {len(due(layout))} wait")
+    num_waiting = len(due(layout))
+    waiting = f"{num_waiting:,} {'waits' if num_waiting == 1 else 'wait'}"
+    _print(f"{counted(len(done.sent), 'result')} sent to MLflow, {waiting}")
     if problems:
         raise typer.Exit(FAILED)
 

@@ -13,7 +13,7 @@ import polars as pl
 from dyformer.logs.moments import written_moment
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.live_ranking import PastPartner
-from flows.console import printed_probability
+from flows.console import counted, printed_probability
 from flows.tasks.live import ranking_record
 from storage.artifacts.artifact import ArtifactMissing, read_table
 from storage.bytes.checksums import Damaged
@@ -67,7 +67,7 @@ ul {{ margin: 0; padding-left: 1.1rem; }}
 """
 
 TOP = """<h1>{dataset}: best partners as of now</h1>
-<p class="quiet">{num_events} events before {at}, which all count. <a href="/docs">For programs</a></p>
+<p class="quiet">{events} before {at}, {count}. <a href="/docs">For programs</a></p>
 <form action="/" method="get">
 <label>Node <input name="source" autofocus maxlength="1000" value="{source}" placeholder="id, or a part of one"></label>
 <button>Show</button>
@@ -83,7 +83,8 @@ def node_page(service: "LiveService", source: str, k: int) -> str:
     parts = [
         TOP.format(
             dataset=escape(service.dataset),
-            num_events=f"{ranking.num_events:,}",
+            events=counted(ranking.num_events, "event"),
+            count="which counts" if ranking.num_events == 1 else "which all count",
             at=escape(_short(ranking.now, unit)),
             source=escape(source),
         )

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 from dyformer.extras import MissingExtra
 from flows.cluster import ClusterUnusable, node_checks
+from flows.console import counted
 from flows.service.dead_runs import PAGE, all_pages, ended_among, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.environment import ServerUnreachable, server_in_use
@@ -118,7 +119,7 @@ def _unusable(error: Exception) -> Finding:
 def _storage(layout: Layout) -> Iterator[Finding]:
     try:
         names = layout.dataset_names(files.children(layout.datasets))
-        yield _ok("storage", f"{layout.root}: {len(names)} dataset{'' if len(names) == 1 else 's'}")
+        yield _ok("storage", f"{layout.root}: {counted(len(names), 'dataset')}")
     except (OSError, ValueError) as error:
         yield Finding("storage", "wrong", str(error), "check DYFORMER_STORAGE and that it may be read")
     folder = Path(layout.state)
@@ -171,7 +172,7 @@ def _mlflow(layout: Layout) -> Iterator[Finding]:
         remedy = "start it, or unset MLFLOW_TRACKING_URI; until then results wait in the store"
         yield Finding("MLflow", "wrong", f"{address}: {reason(error)}", remedy)
         return
-    yield _ok("MLflow", f"{address}: {len(running)} runs of flows are running")
+    yield _ok("MLflow", f"{address}: {counted(len(running), 'flow')} {'is' if len(running) == 1 else 'are'} running")
 
 
 def _prefect(layout: Layout) -> Iterator[Finding]:
@@ -300,7 +301,9 @@ def _late(client: "SyncPrefectClient") -> Finding:
     late = [run.name for run in late_runs(client, LATE_MINUTES)]
     schedules = scheduled(client)
     if late:
-        detail = f"{len(late)} runs are more than {LATE_MINUTES} minutes late"
+        detail = (
+            f"{counted(len(late), 'run')} {'is' if len(late) == 1 else 'are'} more than {LATE_MINUTES} minutes late"
+        )
         return Finding("schedules", "wrong", detail, "start another worker, or make schedules less frequent")
     return _ok("schedules", f"{len(schedules)} of your own, nothing is late")
 

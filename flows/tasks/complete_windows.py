@@ -14,6 +14,7 @@ from dyformer.graphs.windows import WindowsMove, complete_ends
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.moments import UnreadableMoment, read_moment
 from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit, Window, WindowError
+from flows.console import counted
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import MANIFEST, manifest
 from storage.bytes import files
@@ -68,9 +69,10 @@ def make_complete_snapshots(
     end_time, newest = int(end_T[-1]), max(commits["last_time"])
     if newest >= end_time:
         until = "" if as_of is None else f" as of {as_of}"
+        are = "is" if len(end_T) == 1 else "are"
         show(
-            f"{dataset}: {len(end_T)} windows are complete{until}, the last one until {_text(end_time, time_unit)};"
-            f" later rows, the newest of {_text(newest, time_unit)}, have no effect yet"
+            f"{dataset}: {counted(len(end_T), 'window')} {are} complete{until}, the last one until"
+            f" {_text(end_time, time_unit)}; later rows, the newest of {_text(newest, time_unit)}, have no effect yet"
         )
     return make_snapshots(dataset, version, end_time)
 
@@ -159,7 +161,7 @@ def moment(text: str, time_unit: TimeUnit) -> int:
 
 def _check_number(dataset: str, num_complete: int, window: Window) -> None:
     if num_complete < FIRST_EVALUATED_STEP:
-        windows = f"{num_complete} complete window{'' if num_complete == 1 else 's'}"
+        windows = counted(num_complete, "complete window")
         raise TooFewWindows(
             f"{dataset} has {windows} of {str(window)!r}, and a run needs {FIRST_EVALUATED_STEP}:"
             " wait for rows, choose shorter windows (`window`), or declare that no more rows will come"

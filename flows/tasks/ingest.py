@@ -19,6 +19,7 @@ from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, LogError, RawFile, ReadLimits
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window, written_time
+from flows.console import counted
 from flows.tasks.reading import (
     FIXED,
     MAX_NAMED,
@@ -265,7 +266,7 @@ def _read_received(
     first: int,
 ) -> dict[str, ReadResult | SpilledRows]:
     """Read received events, whose form is the server's own, and which it has checked when they came."""
-    show(f"reading what `dyformer serve` has received: {len(received)} file{'s' if len(received) > 1 else ''}")
+    show(f"reading what `dyformer serve` has received: {counted(len(received), 'file')}")
     source, target, time, weight = RECEIVED_COLUMNS
     form = Declared(
         source=source,
@@ -434,13 +435,13 @@ def _check_far(
     first, before = (written_time(time, time_unit) for time in (far.first, far.before))
     sentence = (
         f"{far.num_rows:,} {'row lies' if far.num_rows == 1 else 'rows lie'} far after all others, from {first}, where"
-        f" the others end at {before}, and would end {far.num_windows:,}"
-        f" {'window' if far.num_windows == 1 else 'windows'} that may still grow"
+        f" the others end at {before}, and would end {counted(far.num_windows, 'window')}"
+        " that may still grow"
     )
     if force or not names:
         show(f"{dataset}: {sentence}")
         return
-    more = f" and {len(names) - MAX_NAMED} more files" if len(names) > MAX_NAMED else ""
+    more = f" and {counted(len(names) - MAX_NAMED, 'more file')}" if len(names) > MAX_NAMED else ""
     raise ForeignLog(
         f"{', '.join(names[:MAX_NAMED])}{more}: {sentence}. Nothing was committed; correct the times, or insist with"
         " `force`"

@@ -36,6 +36,7 @@ from dyformer.logs.raw_file import LogError, RawFile
 from dyformer.logs.sample import sample_table
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
+from flows.console import counted
 from flows.tasks.reading_options import READING_OPTIONS, SWITCHES
 from storage.events import disk_rows, rows
 from storage.events.declarations import declaration
@@ -136,9 +137,9 @@ def check_duplicates(layout: Layout, dataset: str, reading: dict[str, Any], num_
     were_dropped = (declaration(layout, dataset) or {}).get("drop_duplicates")
     if reading.get("drop_duplicates") and not were_dropped and num_duplicates:
         raise InvalidInput(
-            f"dataset {dataset!r} was ingested with {num_duplicates:,} exact duplicates, and there is no new row to"
-            f" read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it"
-            " again"
+            f"dataset {dataset!r} was ingested with {counted(num_duplicates, 'exact duplicate')}, and there is no"
+            f" new row to read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and"
+            " ingest it again"
         )
 
 
@@ -170,7 +171,7 @@ def check_repeats(
         elif num_shared:
             show(f"{sentence}, and count once more")
     if refused:
-        more = f"; and {len(refused) - MAX_NAMED} more files" if len(refused) > MAX_NAMED else ""
+        more = f"; and {counted(len(refused) - MAX_NAMED, 'more file')}" if len(refused) > MAX_NAMED else ""
         raise ForeignLog(
             f"{'; '.join(refused[:MAX_NAMED])}{more}, as in a file that grew or was corrected. Nothing was committed;"
             f" leave these rows out with `drop_duplicates`, take an earlier file back with `dyformer ingest {dataset}"
@@ -296,7 +297,7 @@ def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
     if not wrong:
         return
     listed = "; ".join(f"{file}: {', '.join(sentences)}" for file, sentences in list(wrong.items())[:MAX_NAMED])
-    more = f"; and {len(wrong) - MAX_NAMED} more files" if len(wrong) > MAX_NAMED else ""
+    more = f"; and {counted(len(wrong) - MAX_NAMED, 'more file')}" if len(wrong) > MAX_NAMED else ""
     raise ForeignLog(
         f"this log does not continue dataset {dataset!r}: {listed}{more}. Nothing was committed; ingest it under"
         " another name, or insist with `force` (with `new_ids` where ids alone are other ones, such as those of"

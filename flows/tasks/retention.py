@@ -10,6 +10,7 @@ KEEP = 10
 
 def pruned(dataset: str, keep: int = KEEP) -> list[str]:
     """Remove old versions of a dataset from the store and from MLflow; return what was done, as sentences."""
+    from flows.console import counted
     from storage.layout import Layout
     from storage.removal import prune as prune_store
     from storage.tracking.mlflow_client import failures, reason
@@ -17,10 +18,12 @@ def pruned(dataset: str, keep: int = KEEP) -> list[str]:
     from storage.tracking.upkeep import prune_runs
 
     layout = Layout.from_environment()
-    lines = [f"removed {len(prune_store(layout, dataset, keep))} artifacts of {dataset} from {layout.root}"]
+    lines = [f"removed {counted(len(prune_store(layout, dataset, keep)), 'artifact')} of {dataset} from {layout.root}"]
     try:
         num_runs = prune_runs(open_tracker(layout), dataset, keep)
-        lines.append(f"removed the files and model versions of {num_runs} runs from MLflow; their metrics stay")
+        lines.append(
+            f"removed the files and model versions of {counted(num_runs, 'run')} from MLflow; their metrics stay"
+        )
     except failures() as error:
         lines.append(f"MLflow keeps all files until the next time, because it failed: {reason(error)}")
     return lines

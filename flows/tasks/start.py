@@ -17,6 +17,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.verdict import expected_in_words
 from dyformer.scoring.retrieval import MAX_NODES
+from flows.console import counted
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import STEP_IN_TEST, champion_of, unusable
 from flows.tasks.models import TRAINING, Contender, open_model, trained_until
@@ -238,7 +239,7 @@ def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | N
         return None, "not estimated"
     newest = graph.snapshots[-NUM_LABELLED_STEPS:]
     num_links = sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
-    return num_links * SECONDS_A_LINK, f"estimated from {num_links:,} links to learn from"
+    return num_links * SECONDS_A_LINK, f"estimated from {counted(num_links, 'link')} to learn from"
 
 
 def _estimated(experiment: Experiment, first: float) -> dict[str, float]:

@@ -73,7 +73,7 @@ def test_live_update_table_has_the_published_value():
     rows = [row("Recency", "mrr", "random", step, 0.36, protocol="live-update", slice="all") for step in ("3", "macro")]
     printed = printed_table("live-update", pl.DataFrame(rows, schema=METRICS_SCHEMA))
     assert dict(printed.frame.iter_rows()) == {"Recency": "0.360 [0.260, 0.460]", "ROLAND-GRU (paper)": "0.112"}
-    assert printed.title.endswith("mean over 1 steps, 1,234 ranked sources")
+    assert printed.title.endswith("mean over 1 step, 1,234 ranked sources")
 
 
 def test_table_of_forecasts_has_calibration_beside_precision():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import flows.cli
+from flows.console import counted
 from flows.tasks.ingest import ingest_log
 from storage.events import versions
 
@@ -45,6 +46,24 @@ def test_a_first_file_of_two_rows_is_ingested_and_may_grow(dyformer: Callable[..
     assert code == 0
     assert "no snapshots yet" not in output
     assert dyformer("snapshots", "mine")[0] == 0
+
+
+def test_one_row_is_a_row_and_two_are_rows(dyformer: Callable[..., tuple[int, str]]):
+    assert [counted(number, "query") for number in (0, 1, 2, 1_000)] == [
+        "0 queries",
+        "1 query",
+        "2 queries",
+        "1,000 queries",
+    ]
+    Path("first.csv").write_text("\n".join([HEADER, ROWS[0]]))
+    assert "mine: 1 row read = 1 accepted" in dyformer("ingest", "mine", "--log", "first.csv")[1]
+    assert "mine: 0 rows read; 1 row of 1 file was read before = 1 accepted" in dyformer("ingest", "mine")[1]
+    Path("second.csv").write_text("\n".join([HEADER, *ROWS[1:3], ROWS[2]]))
+    output = dyformer("ingest", "mine", "--log", "second.csv")[1]
+    assert "mine: 3 rows read = 3 accepted + 0 quarantined + 0 dropped (1 exact duplicate)" in output
+    assert (
+        "took back commit 2 (second.csv): 3 events and 0 rejected rows left" in dyformer("ingest", "mine", "--undo")[1]
+    )
 
 
 def test_a_log_of_ones_own_under_a_known_name_is_read_in_the_published_form_and_the_output_names_it(
@@ -172,7 +191,7 @@ def test_the_rows_of_new_files_are_counted_apart_from_those_of_files_that_were_r
     Path("logs").mkdir()
     Path("logs/a.csv").write_text("\n".join([HEADER, *ROWS, ROWS[0]]))
     first = dyformer("ingest", "mine", "--log", "logs")[1]
-    assert "mine: 15 rows read = 15 accepted + 0 quarantined + 0 dropped (1 exact duplicates); event table" in first
+    assert "mine: 15 rows read = 15 accepted + 0 quarantined + 0 dropped (1 exact duplicate); event table" in first
     Path("logs/b.csv").write_text("\n".join([HEADER, *ROWS[:3]]))
     second = dyformer("ingest", "mine", "--log", "logs")[1]
     assert (
@@ -182,7 +201,7 @@ def test_the_rows_of_new_files_are_counted_apart_from_those_of_files_that_were_r
     third = dyformer("ingest", "mine", "--log", "logs")[1]
     assert (
         "mine: 0 rows read; 18 rows of 2 files were read before = 18 accepted + 0 quarantined + 0 dropped"
-        " (1 exact duplicates); event table version 2, no new rows"
+        " (1 exact duplicate); event table version 2, no new rows"
     ) in third
 
 

@@ -540,7 +540,7 @@ def test_an_empty_mlflow_gets_the_whole_store_by_the_command(
     assert command() == 1
     printed = capsys.readouterr().out
     assert printed.startswith("not sent: ")
-    assert printed.endswith("0 results sent to MLflow, 1 wait\n")
+    assert printed.endswith("0 results sent to MLflow, 1 waits\n")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{empty_database(Path(layout.root, 'other.db'))}")
     assert command() == 0
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -549,7 +549,7 @@ def test_an_empty_mlflow_gets_the_whole_store_by_the_command(
     assert contents(layout) == {}
     for _ in range(2):
         assert command("--again") == 0
-        assert capsys.readouterr().out == "1 results sent to MLflow, 0 wait\n"
+        assert capsys.readouterr().out == "1 result sent to MLflow, 0 wait\n"
     assert contents(layout) == {"key 1": WHOLE}
     assert open_tracker(layout).client().get_run(tracking_of(address)["run"]).info.run_name == "run 1"
 

@@ -210,7 +210,7 @@ PROTOCOL = Protocol(
             slice="all",
             columns=(Column(title="MRR", metric="mrr", family="random", digits=3),),
             title="{dataset}, ROLAND's live-update protocol: MRR among 1,000 random nodes [95 % interval]; mean over"
-            " {number} steps, {num} ranked sources",
+            " {steps}, {num} ranked sources",
             contents="held-out links",
             measure="MRR [95 % interval]",
             counted="ranked sources",
