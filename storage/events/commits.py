@@ -130,8 +130,8 @@ def take_back(layout: Layout, dataset: str) -> TakenBack:
         numbers = sorted({source["version"] for source in before.sources})
         if len(numbers) < 2:
             raise InvalidInput(
-                f"dataset {dataset!r} has {len(numbers)} commits with events, and the last one left is not taken back:"
-                f" `dyformer drop {dataset}` removes the dataset"
+                f"dataset {dataset!r} has {len(numbers) or 'no'} commit with events, and the last one left is not taken"
+                f" back: `dyformer drop {dataset}` removes the dataset"
             )
         _sync(before.folder)
         taken, remaining = _without_commit(before, numbers[-1])

@@ -110,23 +110,23 @@ def _local(path: Path) -> list[str]:
         return [str(path)]
     if path.is_dir():
         return [str(file) for file in sorted(path.rglob("*")) if file.is_file() and _is_data(file.relative_to(path))]
-    pattern = str(path.relative_to(path.anchor))
-    return sorted(str(match) for match in Path(path.anchor).glob(pattern) if match.is_file())
+    folder = next(parent for parent in path.parents if parent.is_dir())  # the marks in its name are no pattern
+    return sorted(str(match) for match in folder.glob(str(path.relative_to(folder))) if match.is_file())
 
 
 def _remote(spec: str) -> list[str]:
     folder = spec.rstrip("/")
-    while glob.has_magic(folder):
-        folder = folder.rpartition("/")[0]
     try:
         if files.size(spec) is not None:
             return [spec]
-        addresses = files.find(folder)
+        while not (addresses := files.find(folder)) and glob.has_magic(folder):  # which a folder's name may have, too
+            folder = folder.rpartition("/")[0]
     except OSError as error:
         raise LogNotFound(str(error)) from error
-    if glob.has_magic(spec):
-        return [address for address in addresses if _fits(address.split("/"), spec.split("/"))]
-    return [address for address in addresses if _is_data(PurePosixPath(address.removeprefix(folder)))]
+    names = {address: address.removeprefix(f"{folder}/") for address in addresses}
+    if pattern := spec.rstrip("/").removeprefix(folder):
+        return [address for address, name in names.items() if _fits(name.split("/"), pattern[1:].split("/"))]
+    return [address for address, name in names.items() if _is_data(PurePosixPath(name))]
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -187,6 +187,17 @@ def test_a_file_a_folder_a_pattern_or_a_list_gives_its_files(tmp_path, monkeypat
     assert [file.name for file in find_logs("../a.csv", "mylog", "")] == ["../a.csv"]
 
 
+def test_the_marks_of_a_pattern_in_the_name_of_a_folder_are_those_of_its_name(tmp_path):
+    folder = tmp_path / "logs [2024]*"
+    folder.mkdir()
+    for name in ("a[1].csv", "b.csv", "b.txt"):
+        (folder / name).write_bytes(name.encode())
+    assert contents(str(folder)) == [b"a[1].csv", b"b.csv", b"b.txt"]
+    assert contents(str(folder / "a[1].csv")) == [b"a[1].csv"]
+    assert contents(str(folder / "*.csv")) == [b"a[1].csv", b"b.csv"]
+    assert contents(str(tmp_path / "l*" / "[ab].csv")) == [b"b.csv"]
+
+
 def test_the_error_for_a_missing_log_lists_similar_names(tmp_path):
     (tmp_path / "interactions.csv").write_bytes(LOG)
     with pytest.raises(LogNotFound, match=r"interaction.csv'.*similar names: interactions.csv.*--log FILE"):
@@ -388,6 +399,8 @@ def bucket(s3_bucket, tmp_path):
         "one/a.csv.gz": gzip.compress(LOG),
         "one/b.csv": OTHER,
         "one/_SUCCESS": b"",
+        "logs [2024]*/x[1].csv": LOG,
+        "logs [2024]*/y.csv": OTHER,
         "one/deep/c.csv": LOG,
         "rows.parquet": rows.getvalue(),
         "cut.gz": gzip.compress(LOG)[:-20],
@@ -407,6 +420,9 @@ def test_files_folders_and_patterns_of_an_object_store(bucket):
     assert contents(f"{bucket}/one/*.csv*") == [LOG, OTHER], "as on a disk, not those of folders below"
     assert contents(f"{bucket}/one/**/*.csv") == contents(f"{bucket}/**/[bc].csv") == [OTHER, LOG]
     assert contents(f"{bucket}/one/**") == [b"", LOG, OTHER, LOG]
+    assert contents(f"{bucket}/logs [2024]*") == contents(f"{bucket}/logs [2024]*/*.csv") == [LOG, OTHER]
+    assert contents(f"{bucket}/logs [2024]*/x[1].csv") == [LOG]
+    assert contents(f"{bucket}/l*/[xy].csv") == [OTHER]
     for spec in ("*.csv", "o?e", "one/*.csv/x", "*/*/*/*"):
         with pytest.raises(LogNotFound, match="no file matches"):
             contents(f"{bucket}/{spec}")
