@@ -153,7 +153,7 @@ WORKS = {
     ("first", "second"),
     [("a stage", "work of parts"), ("work of parts", "work without parts"), ("work without parts", "a stage")],
 )
-def test_no_silence_is_longer_where_one_work_ends_and_another_begins(
+def test_no_silence_is_longer_where_one_stage_ends_and_another_begins(
     first: str, second: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 1.5)
@@ -166,7 +166,7 @@ def test_no_silence_is_longer_where_one_work_ends_and_another_begins(
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_items_after_other_work_print_a_line_a_quarter_of_a_minute_after_the_newest_one(
+def test_items_after_a_stage_print_a_line_a_quarter_of_a_minute_after_the_newest_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("flows.console._PRINTED", flows.console._Printed(newest=88.0))
@@ -305,7 +305,7 @@ def test_ranking_evaluation_and_forecasts_print_lines(
 def test_the_fit_of_the_event_forecaster_in_a_benchmark_prints_its_rounds(
     tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def slow(self: EventForecaster, *_: object, done: Callable[[], None], **__: object) -> None:
+    def slow(self: EventForecaster, *given: object, done: Callable[[], None], **more: object) -> None:
         for _ in range(self.num_rounds // 4):
             done()
         time.sleep(0.3)

@@ -115,9 +115,9 @@ def evaluate(posed: Posed, group: Group) -> str:
             settings=protocol.chosen,
             candidates_of=candidate_pairs,
         )
-        shown = {title: _with_shown_fit(title, method, opened.dataset) for title, method in methods.items()}
+        printed = {title: _with_printed_fit(title, method, opened.dataset) for title, method in methods.items()}
         with ongoing(f"evaluate {group} on {opened.dataset} {posed} ({protocol.name})", len(methods)) as done:
-            return evaluated(protocol, job, shown, partial(_counted, done, str(posed), methods))
+            return evaluated(protocol, job, printed, partial(_counted, done, str(posed), methods))
 
     return made(
         opened,
@@ -132,7 +132,7 @@ def evaluate(posed: Posed, group: Group) -> str:
 
 @contextmanager
 def _counted(
-    done: Callable[[], None], where: str, methods: Mapping[str, Any], title: str, shown: Any
+    done: Callable[[], None], where: str, methods: Mapping[str, Any], title: str, printed: Any
 ) -> Iterator[None]:
     """Name the user's own method and the step in its errors, and count it once it has been evaluated."""
     with own_errors(title, methods[title], where):
@@ -152,7 +152,7 @@ class _ShownFit:
             return self.method.fit_events(log, training, validation, seed=seed, done=done)
 
 
-def _with_shown_fit(title: str, method: Any, dataset: str) -> Any:
+def _with_printed_fit(title: str, method: Any, dataset: str) -> Any:
     return (
         _ShownFit(title=f"fit {title} to {dataset}", method=method) if isinstance(method, EventForecaster) else method
     )
