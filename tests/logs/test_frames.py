@@ -39,10 +39,10 @@ def test_an_id_that_is_no_number_is_missing(make, missing):
 @pytest.mark.parametrize("make", [pl.DataFrame, pd.DataFrame])
 def test_a_missing_number_and_an_infinite_one_have_reasons_of_their_own(make):
     table = {
-        "source": ["ann"] * 5,
-        "target": ["bob"] * 5,
-        "time": [float(EPOCH), float("nan"), float("inf"), float(EPOCH), float(EPOCH)],
-        "weight": [1.0, 1.0, 1.0, float("nan"), float("-inf")],
+        "source": ["ann"] * 9,
+        "target": ["bob"] * 9,
+        "time": [float(EPOCH), float("nan"), float("inf"), *[float(EPOCH)] * 6],
+        "weight": [1.0, 1.0, 1.0, float("nan"), float("inf"), *[1.0] * 4],
     }
     read = read_files(frame_file(make(table)))
     assert reasons(read) == {2: "missing time", 3: "time is not finite", 4: "missing weight", 5: "weight is not finite"}
