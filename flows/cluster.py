@@ -209,7 +209,7 @@ def _check_node(result: Any, name: str, expected: dict[str, Any]) -> None:
 
     with _named_errors(f"the Ray node {name}"):
         try:
-            found = ray.get(result, timeout=SECONDS_TO_CHECK)
+            found: Any = ray.get(result, timeout=SECONDS_TO_CHECK)
         except (ImportError, RuntimeError) as error:
             raise NodeDiffers(f"the Ray node {name} cannot be used ({_first_line(error)})", SAME_VERSION) from error
     check_facts(name, expected, found)

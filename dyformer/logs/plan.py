@@ -50,7 +50,7 @@ class Declared:
     def __post_init__(self) -> None:
         """Raise InvalidInput for a value of the wrong kind, also where no column needs it."""
         if self.time_unit is not None and self.time_unit not in get_args(TimeUnit):
-            raise InvalidInput(f"the time unit {self.time_unit!r} is not one of {', '.join(get_args(TimeUnit))}")
+            raise InvalidInput(f"`time_unit`: {self.time_unit!r} is not one of {', '.join(get_args(TimeUnit))}")
         if not isinstance(self.comment_marks, str):
             raise InvalidInput(f'comment_marks = {self.comment_marks!r}: expected a text such as "%#", "" for none')
         for name in ("bipartite", "directed"):

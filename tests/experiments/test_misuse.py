@@ -70,11 +70,11 @@ READ: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no column source": (FRAME, {"source": "who"}, "no column 'who'; found: source, target, time, weight"),
     "no such position": (FRAME, {"time": 9}, "no column 9"),
     "one column twice": (FRAME, {"source": "target", "target": "target"}, "cannot be both source and target"),
-    "a unit": (FRAME, {"time_unit": "hours"}, "the time unit 'hours' is not one of s, ms, us"),
+    "a unit": (FRAME, {"time_unit": "hours"}, "`time_unit`: 'hours' is not one of s, ms, us"),
     "a unit of typed times": (
         FRAME.with_columns(pl.from_epoch("time")),
         {"time_unit": "hours"},
-        "the time unit 'hours' is not one of",
+        "`time_unit`: 'hours' is not one of",
     ),
     "a folder": (Path(), {}, r"'\.' is a folder: name its files"),
     "a pattern": ("none/*.csv", {}, r"there is no file none/\*\.csv: name the files of a pattern"),
