@@ -65,9 +65,13 @@ def test_a_command_names_the_extra_that_it_needs(command: str, extra: str, tmp_p
 def test_reading_querying_and_ranking_need_no_extra(tmp_path: Path) -> None:
     done = without_extras(COMMANDS, json.dumps(core_commands(tmp_path)), store=tmp_path / "store")
     assert done.returncode == 0, done.stderr
-    done = without_extras(COMMAND, "predict", "mylog", store=tmp_path / "store")
-    assert done.returncode == 1
-    assert "pip install 'dyformer[model]'" in done.stderr
+    for options, message in (
+        ((), "has no champion"),
+        (("--set", "model.num_layers=4"), "pip install 'dyformer[model]'"),
+    ):
+        done = without_extras(COMMAND, "predict", "mylog", *options, store=tmp_path / "store")
+        assert done.returncode == 1
+        assert message in done.stderr
 
 
 WITHOUT_OPENMP = """
