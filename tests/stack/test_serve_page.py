@@ -54,6 +54,7 @@ def publish(layout):
         "method": "Contact recency",
         "step": 4,
         "start_time": start,
+        "late": False,
         "forecasts": layout.relative(address),
     }
     write(layout, "publications", "publications", pl.DataFrame([row], schema=PUBLICATION_SCHEMA))
