@@ -1,1 +1,1 @@
-"""DynAERNN: its settings, and the network that is imported when it is fitted."""
+"""DynAERNN: its settings, the method, and the network that is imported when the method is fitted."""

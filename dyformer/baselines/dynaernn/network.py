@@ -4,7 +4,6 @@ N nodes    U rows of a batch    L look-back    H, I hidden widths    D width    
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,28 +13,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer import InvalidInput
+from dyformer.baselines.dynaernn.settings import DynAERNNSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, input_tensor, reconstruction_losses, row_targets, window_snapshots
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.seeded import seeded
 
-if TYPE_CHECKING:
-    from dyformer.baselines.dynaernn.method import DynAERNN
-
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-def node_vectors(method: "DynAERNN", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: DynAERNNSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the window, and give the vectors as of its newest step. Raises ValueError for a window of one."""
     num_nodes, snapshots = len(graph.history.node_N), window_snapshots(graph)
     if len(snapshots) < 2:
         raise InvalidInput("DynAERNN forecasts a snapshot from those before it: expected a window of 2, found 1")
     window = [adjacency(snapshot, num_nodes) for snapshot in snapshots]
-    look_back = min(method.look_back, len(window) - 1)
+    look_back = min(settings.look_back, len(window) - 1)
     with seeded(seed):
-        model = RowForecaster(num_nodes, method.hidden, method.width)
-    _train(method, model, window, look_back, np.random.default_rng(seed))
-    vector_ND = np.empty((num_nodes, method.width), dtype=np.float32)
+        model = RowForecaster(num_nodes, settings.hidden, settings.width)
+    _train(settings, model, window, look_back, np.random.default_rng(seed))
+    vector_ND = np.empty((num_nodes, settings.width), dtype=np.float32)
     with torch.no_grad():
         for node_U in node_batches(num_nodes, EMBEDDED_NODES):
             vector_ND[node_U] = model.encode([matrix[node_U] for matrix in window[-look_back:]]).numpy()
@@ -43,24 +40,24 @@ def node_vectors(method: "DynAERNN", graph: PreparedGraph, *, seed: int) -> NDAr
 
 
 def _train(
-    method: "DynAERNN",
+    settings: DynAERNNSettings,
     model: "RowForecaster",
     window: Sequence[sparse.csr_array],
     look_back: int,
     generator: np.random.Generator,
 ) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=method.learning_rate)
-    for _ in range(method.epochs):
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    for _ in range(settings.epochs):
         for step in generator.permutation(np.arange(look_back, len(window))):
             history, following = window[step - look_back : step], window[step]
             node_N = generator.permutation(active_nodes([*history, following]))
-            for first in range(0, len(node_N), method.batch_rows):
-                node_U = node_N[first : first + method.batch_rows]
-                targets = row_targets(following[node_U], method.num_empty, generator)
+            for first in range(0, len(node_N), settings.batch_rows):
+                node_U = node_N[first : first + settings.batch_rows]
+                targets = row_targets(following[node_U], settings.num_empty, generator)
                 vector_UD = model.encode([matrix[node_U] for matrix in history])
                 output_UC = model.decode(vector_UD, targets.column_C)
                 optimizer.zero_grad()
-                reconstruction_losses(output_UC, targets, method.edge_factor).mean().backward()
+                reconstruction_losses(output_UC, targets, settings.edge_factor).mean().backward()
                 optimizer.step()
 
 

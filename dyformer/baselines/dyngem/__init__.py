@@ -1,1 +1,1 @@
-"""DynGEM: its settings, and the network that is imported when it is fitted."""
+"""DynGEM: its settings, the method, and the network that is imported when the method is fitted."""

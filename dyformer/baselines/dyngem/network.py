@@ -4,7 +4,6 @@ N nodes    E edges of a snapshot    U rows of a batch    H hidden width    D wid
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
+from dyformer.baselines.dyngem.settings import DynGEMSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import (
     RowTargets,
@@ -24,24 +24,21 @@ from dyformer.sampling.adjacency import (
 from dyformer.sampling.pairs import Pairs, node_batches
 from dyformer.sampling.seeded import seeded
 
-if TYPE_CHECKING:
-    from dyformer.baselines.dyngem.method import DynGEM
-
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-def node_vectors(method: "DynGEM", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: DynGEMSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the snapshots of the window in turn, and encode the rows of the newest one."""
     generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
     window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
     with seeded(seed):
-        model = RowAutoEncoder(num_nodes, method.hidden, method.width)
-    epochs = method.first_epochs
+        model = RowAutoEncoder(num_nodes, settings.hidden, settings.width)
+    epochs = settings.first_epochs
     for matrix in window:
         if matrix.nnz:
-            _train(method, model, matrix, epochs, generator)
-            epochs = method.epochs
-    vector_ND = np.empty((num_nodes, method.width), dtype=np.float32)
+            _train(settings, model, matrix, epochs, generator)
+            epochs = settings.epochs
+    vector_ND = np.empty((num_nodes, settings.width), dtype=np.float32)
     with torch.no_grad():
         for node_U in node_batches(num_nodes, EMBEDDED_NODES):
             vector_ND[node_U] = model.encode(input_tensor(window[-1][node_U])).numpy()
@@ -49,35 +46,44 @@ def node_vectors(method: "DynGEM", graph: PreparedGraph, *, seed: int) -> NDArra
 
 
 def _train(
-    method: "DynGEM", model: "RowAutoEncoder", matrix: sparse.csr_array, epochs: int, generator: np.random.Generator
+    settings: DynGEMSettings,
+    model: "RowAutoEncoder",
+    matrix: sparse.csr_array,
+    epochs: int,
+    generator: np.random.Generator,
 ) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=method.learning_rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     for _ in range(epochs):
-        for ends in edge_batches(matrix, method.batch_edges, generator):
+        for ends in edge_batches(matrix, settings.batch_edges, generator):
             node_U = np.unique(np.concatenate(ends))
             rows_UN = matrix[node_U]
-            targets = row_targets(rows_UN, method.num_empty, generator)
+            targets = row_targets(rows_UN, settings.num_empty, generator)
             code_UD = model.encode(input_tensor(rows_UN))
             output_UC = model.decode(code_UD, targets.column_C)
             source_E, target_E = (torch.from_numpy(np.searchsorted(node_U, end_E)) for end_E in ends)
-            loss = _loss(method, code_UD, output_UC, targets, source_E, target_E) + _penalty(method, model)
+            loss = _loss(settings, code_UD, output_UC, targets, source_E, target_E) + _penalty(settings, model)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
 
 def _loss(
-    method: "DynGEM", code_UD: Tensor, output_UC: Tensor, targets: RowTargets, source_E: Tensor, target_E: Tensor
+    settings: DynGEMSettings,
+    code_UD: Tensor,
+    output_UC: Tensor,
+    targets: RowTargets,
+    source_E: Tensor,
+    target_E: Tensor,
 ) -> Tensor:
     """Mean over edges of both ends' reconstruction losses + alpha x their squared distance (SDNE, equation 5)."""
-    loss_U = reconstruction_losses(output_UC, targets, method.edge_factor)
+    loss_U = reconstruction_losses(output_UC, targets, settings.edge_factor)
     distance_E = (code_UD.index_select(0, source_E) - code_UD.index_select(0, target_E)).square().sum(dim=1)
-    return (loss_U[source_E] + loss_U[target_E] + method.first_order * distance_E).mean()
+    return (loss_U[source_E] + loss_U[target_E] + settings.first_order * distance_E).mean()
 
 
-def _penalty(method: "DynGEM", model: "RowAutoEncoder") -> Tensor:
+def _penalty(settings: DynGEMSettings, model: "RowAutoEncoder") -> Tensor:
     weights = [weight for weight in model.parameters() if weight.dim() == 2]
-    sums = [method.l1 * weight.abs().sum() + method.l2 * weight.square().sum() for weight in weights]
+    sums = [settings.l1 * weight.abs().sum() + settings.l2 * weight.square().sum() for weight in weights]
     return torch.stack(sums).sum()
 
 

@@ -1,1 +1,1 @@
-"""DySAT: its settings, and the network that is imported when it is fitted."""
+"""DySAT: its settings, the method, and the network that is imported when the method is fitted."""

@@ -6,7 +6,6 @@ E entries: a node of the batch and one of its neighbours, or itself    P positiv
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dyformer.baselines.dysat.settings import DySATSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, window_snapshots
 from dyformer.sampling.losses import inner_products, negative_sampling_loss
@@ -23,25 +23,22 @@ from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import WalkContexts, random_walks, walk_contexts
 
-if TYPE_CHECKING:
-    from dyformer.baselines.dysat.method import DySAT
-
 SLOPE = 0.2  # of the leaky ReLU of graph attention
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-def node_vectors(method: "DySAT", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: DySATSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the window, and give the vectors as of its newest step."""
     generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
     window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
-    vector_ND = np.empty((num_nodes, method.width), dtype=np.float32)
+    vector_ND = np.empty((num_nodes, settings.width), dtype=np.float32)
     with seeded(seed):
         model = TwoAttentions(
-            (num_nodes, len(window), method.width),
-            (method.structural_heads, method.temporal_heads),
-            (method.structural_dropout, method.temporal_dropout),
+            (num_nodes, len(window), settings.width),
+            (settings.structural_heads, settings.temporal_heads),
+            (settings.structural_dropout, settings.temporal_dropout),
         )
-        _train(method, model, window, generator)
+        _train(settings, model, window, generator)
     with torch.no_grad():
         model.eval()
         for node_U in node_batches(num_nodes, EMBEDDED_NODES):
@@ -50,20 +47,20 @@ def node_vectors(method: "DySAT", graph: PreparedGraph, *, seed: int) -> NDArray
 
 
 def _train(
-    method: "DySAT", model: "TwoAttentions", window: Sequence[sparse.csr_array], generator: np.random.Generator
+    settings: DySATSettings, model: "TwoAttentions", window: Sequence[sparse.csr_array], generator: np.random.Generator
 ) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=method.learning_rate, weight_decay=method.weight_decay)
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     num_nodes = len(model.id_ND)
-    sources = [(step, _source(method, matrix, generator)) for step, matrix in enumerate(window) if matrix.nnz]
+    sources = [(step, _source(settings, matrix, generator)) for step, matrix in enumerate(window) if matrix.nnz]
     order_N = np.empty(0, dtype=np.int64)
-    for _ in range(_num_batches(method, num_nodes) if sources else 0):
+    for _ in range(_num_batches(settings, num_nodes) if sources else 0):
         order_N = order_N if len(order_N) else generator.permutation(num_nodes)
-        node_B, order_N = order_N[: method.batch_nodes], order_N[method.batch_nodes :]
-        drawn_pairs = [(step, *_draw(method, source, node_B, generator)) for step, source in sources]
+        node_B, order_N = order_N[: settings.batch_nodes], order_N[settings.batch_nodes :]
+        drawn_pairs = [(step, *_draw(settings, source, node_B, generator)) for step, source in sources]
         node_U = np.unique(np.concatenate([nodes for _, *ends in drawn_pairs for nodes in ends]))
         vector_UTD = model(window, node_U)
         losses = [
-            _loss(method, vector_UTD[:, step], *(np.searchsorted(node_U, nodes) for nodes in ends))
+            _loss(settings, vector_UTD[:, step], *(np.searchsorted(node_U, nodes) for nodes in ends))
             for step, *ends in drawn_pairs
         ]
         optimizer.zero_grad()
@@ -71,27 +68,32 @@ def _train(
         optimizer.step()
 
 
-def _num_batches(method: "DySAT", num_nodes: int) -> int:
-    passes = math.inf if method.epochs is None else method.epochs
-    return int(min(method.batches, passes * math.ceil(num_nodes / method.batch_nodes)))
+def _num_batches(settings: DySATSettings, num_nodes: int) -> int:
+    passes = math.inf if settings.epochs is None else settings.epochs
+    return int(min(settings.batches, passes * math.ceil(num_nodes / settings.batch_nodes)))
 
 
-def _source(method: "DySAT", matrix: sparse.csr_array, generator: np.random.Generator) -> tuple[WalkContexts, NDArray]:
-    walk_SL = random_walks(matrix, generator, num_walks=method.num_walks, length=method.walk_length)
+def _source(
+    settings: DySATSettings, matrix: sparse.csr_array, generator: np.random.Generator
+) -> tuple[WalkContexts, NDArray]:
+    walk_SL = random_walks(matrix, generator, num_walks=settings.num_walks, length=settings.walk_length)
     return walk_contexts(walk_SL, len(matrix.indptr) - 1), noise(np.diff(matrix.indptr))
 
 
 def _draw(
-    method: "DySAT", source: tuple[WalkContexts, NDArray], node_B: NDArray[np.int64], generator: np.random.Generator
+    settings: DySATSettings,
+    source: tuple[WalkContexts, NDArray],
+    node_B: NDArray[np.int64],
+    generator: np.random.Generator,
 ) -> tuple[NDArray[np.int64], ...]:
     """Draw centers [P], the nodes near them [P] and negatives [K]."""
     contexts, noise_N = source
-    pairs = contexts.draw(node_B, method.num_positives, method.walk_window, generator)
-    return *pairs, drawn(noise_N, method.num_negatives, generator)
+    pairs = contexts.draw(node_B, settings.num_positives, settings.walk_window, generator)
+    return *pairs, drawn(noise_N, settings.num_negatives, generator)
 
 
 def _loss(
-    method: "DySAT",
+    settings: DySATSettings,
     vector_UD: Tensor,
     center_P: NDArray[np.int64],
     context_P: NDArray[np.int64],
@@ -99,7 +101,7 @@ def _loss(
 ) -> Tensor:
     center_PD, negative_KD = (vector_UD[torch.from_numpy(nodes)] for nodes in (center_P, negative_K))
     positive_P = inner_products(vector_UD, center_P, context_P)
-    return negative_sampling_loss(positive_P, center_PD @ negative_KD.T, method.negative_weight)
+    return negative_sampling_loss(positive_P, center_PD @ negative_KD.T, settings.negative_weight)
 
 
 class TwoAttentions(nn.Module):

@@ -1,1 +1,1 @@
-"""EvolveGCN: its settings, and the network that is imported when it is fitted."""
+"""EvolveGCN: its settings, the method, and the network that is imported when the method is fitted."""

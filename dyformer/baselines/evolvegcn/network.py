@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer import InvalidInput
+from dyformer.baselines.evolvegcn.settings import Evolution, EvolveGCNSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, gcn_matrix, window_snapshots
 from dyformer.sampling.losses import inner_products, negative_sampling_loss
@@ -23,54 +23,54 @@ from dyformer.sampling.negative_sampling import uniform_negatives
 from dyformer.sampling.pairs import Pairs, known_edges, pair_keys
 from dyformer.sampling.seeded import seeded
 
-if TYPE_CHECKING:
-    from dyformer.baselines.evolvegcn.method import Evolution, EvolveGCN
-
 SLOPE = (1 / 8 + 1 / 3) / 2  # mean slope of the randomised leaky ReLU that the authors' code uses
 
 
-def node_vectors(method: "EvolveGCN", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: EvolveGCNSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train, and give the vectors as of `graph.until`. Raises ValueError for a history of one step."""
     if graph.until < 2:
         raise InvalidInput("EvolveGCN forecasts steps of the history from earlier ones: expected 2 steps, found 1")
     matrices = {snapshot.step: gcn_matrix(adjacency(snapshot)) for snapshot in graph.history.snapshots}
-    tasks = forecast_tasks(graph, matrices, method.validation_fraction, np.random.default_rng([seed, 0]))
+    tasks = forecast_tasks(graph, matrices, settings.validation_fraction, np.random.default_rng([seed, 0]))
     with seeded(seed):
-        model = EvolvingNetwork(len(graph.history.node_N), method.width, method.num_layers, method.evolution)
-    _train(method, model, tasks, np.random.default_rng([seed, 1]))
+        model = EvolvingNetwork(len(graph.history.node_N), settings.width, settings.num_layers, settings.evolution)
+    _train(settings, model, tasks, np.random.default_rng([seed, 1]))
     window = [matrices[snapshot.step] for snapshot in window_snapshots(graph)]
     with torch.no_grad():
         return model(window).numpy()
 
 
 def _train(
-    method: "EvolveGCN", model: "EvolvingNetwork", tasks: Sequence["ForecastTask"], generator: np.random.Generator
+    settings: EvolveGCNSettings,
+    model: "EvolvingNetwork",
+    tasks: Sequence["ForecastTask"],
+    generator: np.random.Generator,
 ) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=method.learning_rate)
-    held_out = [task.negatives(method.num_negatives * len(task.held_out[0]), generator) for task in tasks]
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    held_out = [task.negatives(settings.num_negatives * len(task.held_out[0]), generator) for task in tasks]
     best, best_loss, best_epoch = {}, math.inf, 0
-    for epoch in range(method.epochs):
+    for epoch in range(settings.epochs):
         for index in generator.permutation(len(tasks)):
             task = tasks[index]
-            negatives = task.negatives(method.num_negatives * len(task.positives[0]), generator)
+            negatives = task.negatives(settings.num_negatives * len(task.positives[0]), generator)
             optimizer.zero_grad()
-            _loss(method, model(task.window), task.positives, negatives).backward()
+            _loss(settings, model(task.window), task.positives, negatives).backward()
             optimizer.step()
         with torch.no_grad():
             losses = [
-                float(_loss(method, model(task.window), task.held_out, negatives))
+                float(_loss(settings, model(task.window), task.held_out, negatives))
                 for task, negatives in zip(tasks, held_out, strict=True)
             ]
         if (loss := float(np.mean(losses))) <= best_loss:
             best, best_loss, best_epoch = copy.deepcopy(model.state_dict()), loss, epoch
-        if epoch - best_epoch >= method.patience:
+        if epoch - best_epoch >= settings.patience:
             break
     model.load_state_dict(best)
 
 
-def _loss(method: "EvolveGCN", vector_NO: Tensor, positives: Pairs, negatives: Pairs) -> Tensor:
+def _loss(settings: EvolveGCNSettings, vector_NO: Tensor, positives: Pairs, negatives: Pairs) -> Tensor:
     scores = [inner_products(vector_NO, *pairs) for pairs in (positives, negatives)]
-    return negative_sampling_loss(scores[0], scores[1], method.negative_weight)
+    return negative_sampling_loss(scores[0], scores[1], settings.negative_weight)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def forecast_tasks(
 class EvolvingNetwork(nn.Module):
     """Layers of graph convolutions over id embeddings."""
 
-    def __init__(self, num_nodes: int, width: int, num_layers: int, evolution: "Evolution") -> None:
+    def __init__(self, num_nodes: int, width: int, num_layers: int, evolution: Evolution) -> None:
         super().__init__()
         self.id_NI = nn.Parameter(torch.randn(num_nodes, width) / math.sqrt(width))
         self.layers = nn.ModuleList(EvolvingWeight(width, width, evolution) for _ in range(num_layers))
@@ -132,7 +132,7 @@ def convolved(matrix_NN: Tensor, input_NI: Tensor, weight_IO: Tensor) -> Tensor:
 class EvolvingWeight(nn.Module):
     """The weights of one layer at each step."""
 
-    def __init__(self, num_inputs: int, num_outputs: int, evolution: "Evolution") -> None:
+    def __init__(self, num_inputs: int, num_outputs: int, evolution: Evolution) -> None:
         super().__init__()
         self.first_IO = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_inputs, num_outputs)))
         self.gru = MatrixGRU(num_inputs, num_outputs)

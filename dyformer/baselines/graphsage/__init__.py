@@ -1,1 +1,1 @@
-"""GraphSAGE: its settings, and the network that is imported when it is fitted."""
+"""GraphSAGE: its settings, the method, and the network that is imported when the method is fitted."""

@@ -5,7 +5,6 @@ I, O width of inputs and outputs    Q negative nodes
 """
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dyformer.baselines.graphsage.settings import Aggregator, GraphSAGESettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.losses import inner_products, negative_sampling_loss
 from dyformer.sampling.negative_sampling import drawn, noise
@@ -21,21 +21,18 @@ from dyformer.sampling.pairs import Pairs, node_batches
 from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import random_walks
 
-if TYPE_CHECKING:
-    from dyformer.baselines.graphsage.method import Aggregator, GraphSAGE
-
 EMBEDDED_NODES = 1024  # of one batch of vectors
 
 
-def node_vectors(method: "GraphSAGE", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: GraphSAGESettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the union graph, and give the vectors of all nodes."""
     generator, edges = np.random.default_rng(seed), graph.union.adjacency
     num_nodes = len(graph.history.node_N)
-    vector_ND = np.empty((num_nodes, method.width), dtype=np.float32)
+    vector_ND = np.empty((num_nodes, settings.width), dtype=np.float32)
     with seeded(seed):
-        model = SampledNetwork(num_nodes, method.width, method.aggregator, method.fan_out)
+        model = SampledNetwork(num_nodes, settings.width, settings.aggregator, settings.fan_out)
     if graph.union.num_edges:
-        _train(method, model, edges, generator)
+        _train(settings, model, edges, generator)
     with torch.no_grad():
         for node_B in node_batches(num_nodes, EMBEDDED_NODES):
             vector_ND[node_B] = model(edges, node_B, generator).numpy()
@@ -43,16 +40,16 @@ def node_vectors(method: "GraphSAGE", graph: PreparedGraph, *, seed: int) -> NDA
 
 
 def _train(
-    method: "GraphSAGE", model: "SampledNetwork", edges: sparse.csr_array, generator: np.random.Generator
+    settings: GraphSAGESettings, model: "SampledNetwork", edges: sparse.csr_array, generator: np.random.Generator
 ) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=method.learning_rate)
-    walk_SL = random_walks(edges, generator, num_walks=method.num_walks, length=method.walk_length)
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    walk_SL = random_walks(edges, generator, num_walks=settings.num_walks, length=settings.walk_length)
     noise_N = noise(np.diff(edges.indptr))
-    num_pairs = method.epochs * len(walk_SL) * (method.walk_length - 1)
-    for _ in range(min(method.batches, math.ceil(num_pairs / method.batch_pairs))):
+    num_pairs = settings.epochs * len(walk_SL) * (settings.walk_length - 1)
+    for _ in range(min(settings.batches, math.ceil(num_pairs / settings.batch_pairs))):
         ends = (
-            *pairs_with_starts(walk_SL, method.batch_pairs, generator),
-            drawn(noise_N, method.num_negatives, generator),
+            *pairs_with_starts(walk_SL, settings.batch_pairs, generator),
+            drawn(noise_N, settings.num_negatives, generator),
         )
         node_B = np.unique(np.concatenate(ends))
         source_P, target_P, negative_Q = (np.searchsorted(node_B, nodes) for nodes in ends)
@@ -60,7 +57,7 @@ def _train(
         positive_P = inner_products(vector_BO, source_P, target_P)
         source_PO, negative_QO = (vector_BO[torch.from_numpy(nodes)] for nodes in (source_P, negative_Q))
         # The article sums over the negatives of a pair.
-        loss = negative_sampling_loss(positive_P, source_PO @ negative_QO.T, method.num_negatives)
+        loss = negative_sampling_loss(positive_P, source_PO @ negative_QO.T, settings.num_negatives)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -95,7 +92,7 @@ def sampled_neighbours(
 class SampledNetwork(nn.Module):
     """Two layers over id embeddings, each for the nodes that the next one reads."""
 
-    def __init__(self, num_nodes: int, width: int, aggregator: "Aggregator", fan_out: tuple[int, int]) -> None:
+    def __init__(self, num_nodes: int, width: int, aggregator: Aggregator, fan_out: tuple[int, int]) -> None:
         super().__init__()
         # As in the authors' code, the last input stands for the neighbours of all nodes that have none.
         self.id_NI = nn.Parameter(torch.empty(num_nodes + 1, width))
@@ -186,7 +183,7 @@ def rows(input_UI: Tensor, node_BK: Tensor) -> Tensor:
     return input_UI.index_select(0, node_BK.flatten()).unflatten(0, node_BK.shape)
 
 
-AGGREGATORS: "dict[Aggregator, type[nn.Module]]" = {
+AGGREGATORS: dict[Aggregator, type[nn.Module]] = {
     "gcn": MeanWithSelf,
     "mean": Mean,
     "max-pool": MaxPool,
