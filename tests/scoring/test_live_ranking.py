@@ -110,6 +110,7 @@ def test_a_source_without_a_past_is_ranked_and_then_known(two_sides):
 @pytest.mark.parametrize(
     ("stored", "queried"),
     [
+        ("u1", "U1"),
         ("8f14e45f-ceea", "8F14E45F-CEEA"),
         ("8F14E45F-CEEA", "8f14e45f-ceea"),
         ("Mary Ann", "mary ann"),
