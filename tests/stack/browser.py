@@ -36,7 +36,7 @@ OPTIONS = (
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
 SCROLL = """[...document.querySelectorAll('*')].filter(each => each.innerText && each.innerText.includes(TEXT))
     .pop().scrollIntoView({block: 'center'})"""
-SECONDS = 60.0
+SECONDS = 300.0
 COLORS = 128  # of a picture, which is a third as large then
 
 
@@ -153,7 +153,8 @@ def browser(folder: Path) -> Iterator[Browser]:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         # Without pings, because a browser that nobody looks at for minutes may respond late; each call has its time.
-        with connect(_address(folder / "DevToolsActivePort", process), max_size=None, ping_interval=None) as socket:
+        address = _address(folder / "DevToolsActivePort", process)
+        with connect(address, max_size=None, ping_interval=None, open_timeout=SECONDS) as socket:
             tab = Browser(socket=socket)
             target = tab.call("Target.createTarget", url="about:blank")["targetId"]
             tab.session = tab.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
