@@ -3,7 +3,7 @@
 The nodes and the rows of a week are as many times more; the groups, the weeks and the rule stay.
 
     python benchmarks/planted_sizes.py generated-communities 4 FILE
-    dyformer benchmark communities4 --experiment planted --log FILE --steps 9-10 --seeds 3
+    dyformer benchmark communities4 --experiment planted --log FILE --window 7d --steps 9-10 --seeds 3
 """
 
 import argparse
