@@ -205,15 +205,21 @@ def _time_unit(table: Table, at: int, declared: Declared) -> TimeUnit:
         return "us"
     if declared.time_unit is not None:
         return declared.time_unit
-    texts = table.column(at)
+    texts = [text for text in table.column(at) if text]
+    if not texts:
+        raise UnreadableTime(
+            f"{table.where}: the time column ({table.names[at] if table.names else at}) is empty in the first"
+            f" {len(table.rows)} rows; name another column with `time`, or its unit with `time_unit`"
+        )
     if mostly(texts, is_number):
         return _unit_of_counts([text for text in texts if is_number(text)], table)
     dates = [match for text in texts if (match := re.match(DAY_PATTERN, text))]
     if len(dates) > len(texts) / 2:
         return _first_of_date(dates, table)
     if read_times(pl.Series(texts), "iso")["time"].null_count() == len(texts):
+        unread = next(text for text in texts if not is_number(text))
         raise UnreadableTime(
-            f"{table.where}: the time {shortened(texts[0])} is neither a number nor a date"
+            f"from {table.where} on: the time {shortened(unread)} is neither a number nor a date"
             " (2024-05-31T10:00:00Z, 31/05/2024 10:00); name another column with `time`, or rewrite the times"
         )
     return "iso"

@@ -168,6 +168,11 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
     assert read(text).events["time"].to_list() == [(EPOCH + i) * SECOND for i in range(3)]
 
 
+def test_missing_times_do_not_hide_the_unit_of_the_others():
+    plan = sniff_plan(raw("u,v,time\n" + "a,b,\n" * 9 + f"a,b,{EPOCH}\n"))
+    assert plan.time_unit == "s"
+
+
 @pytest.mark.parametrize(
     ("text", "declared", "error", "message"),
     [
@@ -186,7 +191,15 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
             ColumnNotFound,
             "found: source, target, time.*`source`",
         ),
-        ("a,b,soon\nc,d,later\n", {"time": 2}, UnreadableTime, r"the time 'soon' is neither"),
+        ("a,b,soon\nc,d,later\n", {"time": 2}, UnreadableTime, r"from .*line 1 on: the time 'soon' is neither"),
+        (f"a,b,\nc,d,{EPOCH}\na,d,unknown\n", {"time": 2}, UnreadableTime, r"line 1 on: the time 'unknown' is neither"),
+        (
+            "u,v,time\na,b,\nc,d,\n",
+            {"has_header": True},
+            UnreadableTime,
+            r"the time column \(time\) is empty in the first 2 rows",
+        ),
+        ("a,b,\nc,d,\n", {"time": 2}, UnreadableTime, r"the time column \(2\) is empty in the first 2 rows"),
         ("a,b,c\nd,e,f\n", {"has_header": False}, UnreadableTime, r"no column holds a time.*`time`"),
         ("a,b,time\nc,d,May 2024\n", {}, UnreadableTime, r"no column holds a time \(last column: 'May 2024'\)"),
         (GOOD, {"time_unit": "iso"}, UnreadableTime, r"no time of part-0.log can be read as iso.*`time_unit`"),
