@@ -15,7 +15,7 @@ from free_ports import free_port
 BUCKET = "dyformer"
 SERVICES = ("master", "volume", "filer", "s3", "admin")
 PORTS = (*SERVICES, *(f"{service}.port.grpc" for service in SERVICES), "s3.port.iceberg", "s3.port.lance")
-START_SECONDS = 180
+START_SECONDS = 60
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from free_ports import free_port
 
 USER, PASSWORD = "dyformer", "canary-7f3a"
-SECONDS_TO_START = 180.0
+SECONDS_TO_START = 30.0
 
 
 def programs() -> Path | None:

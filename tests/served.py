@@ -11,7 +11,7 @@ import uvicorn
 
 from flows.service.listening import listening, port_of
 
-SECONDS = 120.0
+SECONDS = 20.0
 
 
 @contextmanager

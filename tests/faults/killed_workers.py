@@ -178,7 +178,7 @@ class Service:
 
     def ended(self, run: str) -> dict[str, Any]:
         """Wait until a run has ended; returns its state."""
-        wait_until(lambda: self.state(run)["type"] in FINAL, f"run {run} does not end", SECONDS_TO_END)
+        wait_until(lambda: self.state(run)["type"] in FINAL, SECONDS_TO_END, f"run {run} does not end")
         return self.state(run)
 
     def kill(self, victim: str, processes: list[int]) -> None:
@@ -194,7 +194,7 @@ class Service:
         part = f"server-{victim.removesuffix('-server')}" if victim in SERVERS else victim
         first = min(self.parts(part))  # of a worker: the process that stops its runs
         _kill([first])
-        wait_until(lambda: first not in self.parts(part) and self.is_whole(), f"{victim} is not back", 120)
+        wait_until(lambda: first not in self.parts(part) and self.is_whole(), 120, f"{victim} is not back")
 
     def parts(self, part: str) -> list[int]:
         """Processes of a part of the service."""
@@ -241,7 +241,7 @@ def attempt(service: Service, trial: Trial, dataset: str) -> list[str]:
     else:
         reading = {"log": [str(service.folder / "second.csv")], "window": "1d", "time_unit": "s"}
         run = service.run_of("retrain/any", dataset=dataset, reading=reading, changes=SETTINGS)
-    wait_until(lambda: marked(run, "PREFECT__FLOW_RUN_ID"), "no worker takes the run", 120)
+    wait_until(lambda: marked(run, "PREFECT__FLOW_RUN_ID"), 120, "no worker takes the run")
     time.sleep(trial.fraction * service.seconds[trial.stage])
     service.kill(trial.victim, marked(run, "PREFECT__FLOW_RUN_ID"))
     state = service.ended(run)
@@ -258,7 +258,7 @@ def _by_schedule(service: Service, dataset: str) -> str:
     deployment = service.up.request(f"/deployments/name/retrain/{dataset}-schedule")["id"]
     service.run_of("reconcile/any")
     begun = {"deployments": {"id": {"any_": [deployment]}}, "flow_runs": {"start_time": {"is_null_": False}}}
-    return wait_until(lambda: service.up.request("/flow_runs/filter", begun), "no retraining was started", 150)[0]["id"]
+    return wait_until(lambda: service.up.request("/flow_runs/filter", begun), 150, "no retraining was started")[0]["id"]
 
 
 def _attempt_command(service: Service, trial: Trial, dataset: str) -> list[str]:
@@ -319,7 +319,7 @@ def unsettled(service: Service) -> list[str]:
         return [run["name"] for run in service.up.request("/flow_runs/filter", active)]
 
     try:
-        wait_until(lambda: not going(), "runs go on", SECONDS_TO_END)
+        wait_until(lambda: not going(), SECONDS_TO_END, "runs go on")
     except AssertionError as error:
         wrong.append(f"{error}: {going()}")
     slots = service.up.request("/deployments/name/retrain/any")["global_concurrency_limit"]

@@ -36,7 +36,7 @@ OPTIONS = (
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
 SCROLL = """[...document.querySelectorAll('*')].filter(each => each.innerText && each.innerText.includes(TEXT))
     .pop().scrollIntoView({block: 'center'})"""
-SECONDS = 300.0
+SECONDS = 60.0
 COLORS = 128  # of a picture, which is a third as large then
 
 

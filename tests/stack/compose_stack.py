@@ -24,12 +24,13 @@ import yaml
 from free_ports import free_port
 from object_store import program
 from postgres_server import postgres_server, programs
-from stack_processes import SECONDS, called, called_prefect, wait_until
+from stack_processes import called, called_prefect, wait_until
 
 from flows.service.missing_runs import REFUSED
 from flows.service.processes import MARK, end_marked, marked
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS_TO_START = 180.0
 PORTS = {8333: "s3", 5432: "postgres", 4200: "prefect-server", 5000: "mlflow", 8080: None}  # None: of each worker
 VARIABLE = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")
 # Ports of the object store that are its own inside of a container; on this machine other programs may have them.
@@ -161,9 +162,9 @@ class Stack:
     def wait(self, service: str) -> None:
         """Wait until a service is healthy, or one that does not stay has ended."""
         if self.services[service].get("restart") == "no":
-            assert self.processes[service].wait(SECONDS) == 0, self.log(service).read_text()
+            assert self.processes[service].wait(SECONDS_TO_START) == 0, self.log(service).read_text()
             return
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + SECONDS_TO_START
         while not self.is_healthy(service):
             process = self.processes.get(service)
             assert process is None or process.poll() is None, (
@@ -206,13 +207,7 @@ class Stack:
         environment = {**self.environment("worker-cpu"), MARK: f"{self.mark}-command", **variables}
         program_of_ours = [sys.executable, "-P", "-c", "from flows.cli import main; main()", *arguments]
         return subprocess.run(
-            program_of_ours,
-            env=environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
+            program_of_ours, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=400
         )
 
     def request(self, path: str, body: object = None) -> Any:
@@ -297,11 +292,11 @@ def compose_stack(folder: Path) -> Iterator[Stack]:
         yield stack
 
 
-def ends(stack: Stack, run: str, seconds: float = SECONDS, state: str = "Completed") -> None:
+def ends(stack: Stack, run: str, seconds: float = 300, state: str = "Completed") -> None:
     """Wait until a run is in a state."""
     begun = time.monotonic()
     final = (state, "Failed", "Crashed", "Cancelled", "Completed")
-    wait_until(lambda: stack.state(run) in final, f"the run is not {state}", seconds, pause=1.0)
+    wait_until(lambda: stack.state(run) in final, seconds, f"the run is not {state}", pause=1.0)
     found = stack.request(f"/flow_runs/{run}")
     assert found["state_name"] == state, found["state"]
     print(f"{state} after {time.monotonic() - begun:.0f} s")
@@ -315,7 +310,7 @@ def run_alone(stack: Stack, name: str) -> str:
     for _ in range(5):
         run = stack.run_of(name)
         final = ("Completed", "Failed", "Crashed", "Cancelled")
-        wait_until(lambda: stack.state(run) in final, "the run did not end")  # noqa: B023
+        wait_until(lambda: stack.state(run) in final, 300, "the run did not end")  # noqa: B023
         found = stack.request(f"/flow_runs/{run}")["state"]
         if found["message"] != REFUSED:
             assert found["name"] == "Completed", found

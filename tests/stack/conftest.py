@@ -116,4 +116,4 @@ def idle(stack: Stack) -> None:
     def is_idle() -> bool:
         return all(run["auto_scheduled"] for run in stack.request("/flow_runs/filter", others))
 
-    wait_until(is_idle, "a run of an earlier test goes on")
+    wait_until(is_idle, 400, "a run of an earlier test goes on")

@@ -52,9 +52,9 @@ def published(store: Layout, dataset: str) -> dict[str, Any]:
 
 def in_training(stack: Stack, store: Layout, run: str, dataset: str) -> list[int]:
     """Wait until a run trains; returns its processes."""
-    wait_until(lambda: stack.state(run) == "Running", "the run did not begin")
+    wait_until(lambda: stack.state(run) == "Running", 120, "the run did not begin")
     pattern = f"model-{dataset}-*"
-    wait_until(lambda: list((Path(store.state) / "locks").glob(pattern)), "the training did not begin")
+    wait_until(lambda: list((Path(store.state) / "locks").glob(pattern)), 120, "the training did not begin")
     time.sleep(3)  # less than the first pause between checkpoints, and than the training takes
     found = stack.processes_of(run)
     assert found
@@ -99,5 +99,5 @@ def reconciled(stack: Stack, store: Layout) -> None:
     The look of the minute may be sending some, which this one then leaves to it.
     """
     run = stack.run_of("reconcile/any")
-    wait_until(lambda: stack.state(run) == "Completed", "reconcile did not complete")
-    wait_until(lambda: not due(store), "results are not in MLflow")
+    wait_until(lambda: stack.state(run) == "Completed", 180, "reconcile did not complete")
+    wait_until(lambda: not due(store), 120, "results are not in MLflow")

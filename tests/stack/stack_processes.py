@@ -23,8 +23,7 @@ from flows.service.processes import marked
 from flows.service.running import RECORD
 
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
-SECONDS = 900.0
-"""The most that anything may take on a slow machine; a limit that the documentation promises is a number of its own."""
+SECONDS_TO_START = 180
 UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PREFECT_HOME", "DYFORMER_STATE", PREFECT, *MLFLOW)
 
 
@@ -82,7 +81,7 @@ class Up:
     def stop(self, number: int = signal.SIGTERM) -> str:
         """Send a signal to all processes of its group, as a terminal does, and return its last lines."""
         os.killpg(self.process.pid, number)
-        return self.process.communicate(timeout=SECONDS)[0]
+        return self.process.communicate(timeout=90)[0]
 
 
 def environment(store: Path) -> dict[str, str]:
@@ -93,7 +92,7 @@ def environment(store: Path) -> dict[str, str]:
 def command(store: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run one command on the store."""
     return subprocess.run(
-        [*COMMAND, *arguments], env=environment(store), capture_output=True, text=True, check=False, timeout=SECONDS
+        [*COMMAND, *arguments], env=environment(store), capture_output=True, text=True, check=False, timeout=300
     )
 
 
@@ -124,7 +123,7 @@ def running(store: Path, ports: tuple[int, int] | None = None) -> Iterator[Up]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.wait(SECONDS)
+            process.wait(90)
         process.stdout.close()
         for left in marked(up.record.get("mark", "none")):
             os.kill(left, signal.SIGKILL)
@@ -136,7 +135,7 @@ def seconds_to_ready(up: Up) -> float:
     return float(re.findall(r"\d+", found)[0])
 
 
-def wait_until(condition: Any, what: str, seconds: float = SECONDS, pause: float = 0.5) -> Any:
+def wait_until(condition: Any, seconds: float, what: str, pause: float = 0.5) -> Any:
     """Wait until a function returns something true; returns it."""
     until = time.monotonic() + seconds
     while not (found := condition()):

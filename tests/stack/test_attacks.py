@@ -140,7 +140,7 @@ def test_a_run_chooses_no_command_with_the_login(logged_in: LoggedIn, file: Path
     run = up.request("/flow_runs/", {**hostile, "work_queue_name": "default"})["id"]
     try:
         final = ("COMPLETED", "FAILED", "CRASHED")
-        wait_until(lambda: up.request(f"/flow_runs/{run}")["state_type"] in final, "no end")
+        wait_until(lambda: up.request(f"/flow_runs/{run}")["state_type"] in final, 120, "no end")
     finally:
         assert not file.exists()
 

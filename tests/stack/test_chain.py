@@ -84,7 +84,7 @@ def story(stack: Stack, store: Layout) -> Story:
         if number == 0:
             made = stack.command("schedule", DATASET, "--gpu", "--interval", "1m", *READING, *SETTINGS)
             assert made.returncode == 0, made.stderr
-        wait_until(lambda: publications(store, DATASET).height == number + 1, "nothing was published")  # noqa: B023
+        wait_until(lambda: publications(store, DATASET).height == number + 1, 300, "nothing was published")  # noqa: B023
         run = next(run for run in reversed(runs_of(stack, name)) if run["state_type"] in ("RUNNING", "COMPLETED"))
         ends(stack, run["id"])
         found.seconds.append(time.monotonic() - dropped)
@@ -95,7 +95,7 @@ def story(stack: Stack, store: Layout) -> Story:
     paused = stack.command("schedule", DATASET, "--pause")
     assert paused.returncode == 0, paused.stderr
     # Beside such a run of a schedule another one is cancelled; one that is late begins at any moment.
-    wait_until(lambda: not any(map(is_active, all_runs(stack, name))), "a run goes on")
+    wait_until(lambda: not any(map(is_active, all_runs(stack, name))), 120, "a run goes on")
     return found
 
 

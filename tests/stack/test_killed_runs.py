@@ -56,7 +56,7 @@ def test_a_run_that_a_person_cancels_ends_without_an_error_and_frees_its_slot(
     run = started(stack, log, "cancelled")
     in_training(stack, store, run, "cancelled")
     stack.request(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})  # as the page
-    wait_until(lambda: stack.state(run) == "Cancelled", "the run is not cancelled", SLOT_SECONDS)
+    wait_until(lambda: stack.state(run) == "Cancelled", SLOT_SECONDS, "the run is not cancelled")
     assert stack.processes_of(run) == []
     assert stack.request("/deployments/name/retrain/any")["global_concurrency_limit"]["active_slots"] == 0
     lines = stack.request("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
@@ -93,7 +93,7 @@ def test_a_run_that_is_killed_with_its_worker_frees_its_slot_and_is_resumed_by_t
     print(f"ended {time.monotonic() - killed:.0f} s after the kill")
     following = started(stack, log, "both-killed")
     left = SLOT_SECONDS - (time.monotonic() - killed)
-    wait_until(lambda: state_type(stack, following) in ("PENDING", "RUNNING"), "the slot is not free", left)
+    wait_until(lambda: state_type(stack, following) in ("PENDING", "RUNNING"), left, "the slot is not free")
     ends(stack, following)
     reconciled(stack, store)
     assert_sound(stack, store, "both-killed", undisturbed)
@@ -127,8 +127,8 @@ def test_a_run_that_was_being_submitted_at_sigterm_is_due_again(
     stopped = time.monotonic()
     assert state_type(stack, run) in ("PENDING", "SCHEDULED")
     stack.restart("worker-cpu")
-    wait_until(lambda: state_type(stack, run) != "PENDING", "the run holds its slot", SLOT_SECONDS)
-    wait_until(lambda: stack.state(run) in ("Running", "Completed"), "the run did not begin")
+    wait_until(lambda: state_type(stack, run) != "PENDING", SLOT_SECONDS, "the run holds its slot")
+    wait_until(lambda: stack.state(run) in ("Running", "Completed"), SLOT_SECONDS, "the run did not begin")
     print(f"began {time.monotonic() - stopped:.0f} s after the stop")
     ends(stack, run)
     assert_sound(stack, store, "submitted", undisturbed)

@@ -99,7 +99,9 @@ def retrained(up: Up, log: Path, changes: dict[str, Any]) -> str:
     deployment = up.request("/deployments/name/retrain/any")
     given = {"parameters": {"dataset": DATASET, "reading": {**READING, "log": [str(log)]}, "changes": changes}}
     run = up.request(f"/deployments/{deployment['id']}/create_flow_run", given)["id"]
-    wait_until(lambda: up.request(f"/flow_runs/{run}")["state_name"] in ("Completed", "Failed", "Crashed"), "no end")
+    wait_until(
+        lambda: up.request(f"/flow_runs/{run}")["state_name"] in ("Completed", "Failed", "Crashed"), 600, "no end"
+    )
     assert up.request(f"/flow_runs/{run}")["state_name"] == "Completed"
     return run
 
@@ -218,7 +220,9 @@ def test_prefect_shows_a_run_with_its_outcome_in_the_log_and_its_artifacts(stack
     assert text.index(outcome) < text.index("prequential protocol")
     stack.picture("prefect-summary", height=900)
     wanted = run_page(stack.up.record["mlflow"], first["info"]["run_id"], stack.experiment)
-    wait_until(lambda: wanted in stack.tab.run(LINKS), f"the page has no link to {wanted}")  # the text is there first
+    wait_until(
+        lambda: wanted in stack.tab.run(LINKS), 30, f"the page has no link to {wanted}"
+    )  # the text is there first
 
 
 def test_the_report_begins_with_the_outcome_and_requests_nothing(stack: Stack, tmp_path: Path) -> None:

@@ -33,6 +33,6 @@ def test_a_run_outlasts_a_server_that_hangs(
     in_training(stack, store, run, "prefect-server-hanging")
     with stack.hanging("prefect-server"):
         time.sleep(60)
-    ends(stack, run)
+    ends(stack, run, 400)
     reconciled(stack, store)
     assert_sound(stack, store, "prefect-server-hanging", undisturbed)

@@ -47,7 +47,7 @@ def test_a_run_outlasts_an_object_store_that_is_away(
     stack.stop("s3")
     time.sleep(seconds)
     stack.restart("s3")
-    ends(stack, run)
+    ends(stack, run, 400)
     reconciled(stack, store)
     assert_sound(stack, store, f"store-away-{seconds}", undisturbed)
 
@@ -59,6 +59,6 @@ def test_a_run_outlasts_an_object_store_that_hangs(
     in_training(stack, store, run, "s3-hanging")
     with stack.hanging("s3"):
         time.sleep(45)
-    ends(stack, run)
+    ends(stack, run, 400)
     reconciled(stack, store)
     assert_sound(stack, store, "s3-hanging", undisturbed)

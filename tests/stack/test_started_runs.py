@@ -38,7 +38,7 @@ def test_a_commit_is_retrained_on_by_the_next_look(
 ) -> None:
     of_this = scheduled_once_a_year(stack, log, "by-look")
     committed(stack, store, log, "by-look")
-    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), "no retraining was started")
+    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 120, "no retraining was started")
     assert run["idempotency_key"].startswith(NAME)
     ends(stack, run["id"])
     reconciled(stack, store)
@@ -54,7 +54,7 @@ def test_rows_that_came_while_the_server_was_away_are_retrained_on(
     committed(stack, store, log, "event-lost")
     stack.restart("prefect-server")
     reconciled(stack, store)
-    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), "no retraining was started")
+    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 60, "no retraining was started")
     ends(stack, run["id"])
     reconciled(stack, store)
     assert len(stack.request("/flow_runs/filter", of_this)) == 1

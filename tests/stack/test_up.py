@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from free_ports import free_port
-from stack_processes import COMMAND, SECONDS, called, command, environment, running, seconds_to_ready, wait_until
+from stack_processes import COMMAND, called, command, environment, running, seconds_to_ready, wait_until
 
 from flows.service.login import PREFECT
 from flows.service.processes import called_with, marked
@@ -43,7 +43,7 @@ def test_stack_is_ready_refuses_a_second_one_and_ends_at_ctrl_c(tmp_path: Path) 
         emit = "from prefect.events import emit_event; emit_event('by-a-socket', {'prefect.resource.id': 'a'})"
         subprocess.run([sys.executable, "-c", emit], env=up.environment | up.login, check=True)
         events = {"filter": {"event": {"name": ["by-a-socket"]}}}
-        wait_until(lambda: up.request("/events/filter", events)["total"], "the event did not arrive")
+        wait_until(lambda: up.request("/events/filter", events)["total"], 30, "the event did not arrive")
         assert len(marked(up.record["mark"])) >= 3
         own = Path(f"/proc/{up.process.pid}")
         assert "libtorch" not in (own / "maps").read_text()  # what deployed has ended
@@ -75,25 +75,25 @@ def test_all_of_a_killed_stack_ends_with_it_and_the_next_one_ends_at_sigterm(tmp
         assert len(marked(killed.record["mark"])) >= 4  # two servers, the worker and Prefect's
         killed.process.kill()
         killed.process.wait()
-        wait_until(lambda: not marked(killed.record["mark"]), "a part of a killed stack was left")
+        wait_until(lambda: not marked(killed.record["mark"]), 20, "a part of a killed stack was left")
         for name in ("prefect", "mlflow"):
             with pytest.raises(URLError, match="refused"):
                 urlopen(killed.record[name], timeout=10)
         with running(tmp_path / "store") as up:
             assert up.login[PREFECT] != killed.login[PREFECT]
             mark = f"{up.record['mark']}-worker"
-            wait_until(lambda: is_complete(mark), "the worker has not all processes")
+            wait_until(lambda: is_complete(mark), 60, "the worker has not all processes")
             killed_looks = looking(mark)
             for process in killed_looks:
                 with suppress(ProcessLookupError):  # of a look that has ended
                     os.kill(process, signal.SIGKILL)
-            wait_until(lambda: looking(mark) - killed_looks, "the process that looks was not started again")
+            wait_until(lambda: looking(mark) - killed_looks, 60, "the process that looks was not started again")
             before = parts(mark)
             os.kill(min(before), signal.SIGKILL)
-            wait_until(lambda: not before & set(marked(mark)), "a part of the worker was left")
-            wait_until(lambda: is_complete(mark), "the worker was not started again")
+            wait_until(lambda: not before & set(marked(mark)), 60, "a part of the worker was left")
+            wait_until(lambda: is_complete(mark), 60, "the worker was not started again")
             up.process.send_signal(signal.SIGTERM)
-            output = up.process.communicate(timeout=SECONDS)[0]
+            output = up.process.communicate(timeout=90)[0]
             assert "worker-1 ended with code -9" in output
             assert up.process.returncode == 0
             assert marked(up.record["mark"]) == []
@@ -117,7 +117,7 @@ def test_pages_alone_want_their_login_and_end_at_ctrl_c(tmp_path: Path) -> None:
             urlopen(search, timeout=30)
         assert called(search, None, f"{user}:{password}")["experiments"]
         process.send_signal(signal.SIGINT)
-        assert process.wait(SECONDS) == 0
+        assert process.wait(60) == 0
     assert command(store, "login").returncode == 1
     with pytest.raises(URLError, match="refused"):
         urlopen(search, timeout=30)
