@@ -35,7 +35,7 @@ STAMP := $(VENV)/.installed
 QUICK := $(addprefix tests/,graphs logs model sampling scoring streams)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-# Where it is set, each process compiles all modules anew: half a second of each of a test's processes.
+# Where it is set, each process of a test compiles all modules of the project anew, which takes half a second.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run notebooks test test-quick test-ray test-stack test-bare test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-gpu bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
