@@ -2,7 +2,7 @@
 
 A run is found by its key, metrics carry their time and step, a file has one path, and a run registers one model. A call
 whose response was lost can therefore be repeated without duplicates. MLflow refuses none of them twice, so of two
-processes one searches and creates at a time: see `storage.tracking.turns`.
+processes one searches and creates at a time: see `turn` of `storage.tracking.runs`.
 
 MLflow records absolute addresses. Without `follow_store`, the runs of a copied store would write their files into the
 store that it was copied from, and those of a moved store into a folder that nobody looks at.
@@ -121,7 +121,7 @@ def _check_stored(parsed: dict[str, Any], **_: object) -> None:
 def _make_database(path: Path) -> None:
     """Make a missing database under a hidden name: a process killed in that second would leave a part of the tables.
 
-    The caller has the turn of `storage.tracking.turns`, so that no other process makes it.
+    The caller has the turn of `storage.tracking.runs`, so that no other process makes it.
     """
     from mlflow import MlflowClient
 

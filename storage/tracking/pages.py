@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
 from storage.tracking.mlflow_client import PREFIX, connect, follow_store
-from storage.tracking.turns import turn
+from storage.tracking.runs import turn
 from storage.tracking.view import VIEW
 
 USUAL_PAGES = "http://127.0.0.1:5000"  # of `dyformer ui`

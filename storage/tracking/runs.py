@@ -9,31 +9,34 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from filelock import FileLock, Timeout
+
 from dyformer import DyformerError
 from storage.artifacts.artifact import ArtifactMissing
-from storage.bytes.checksums import Damaged
+from storage.bytes.checksums import Damaged, sha256
 from storage.bytes.objects import is_remote
 from storage.layout import Layout
+from storage.locks import MOST_SECONDS, LeaseBusy, leased
 from storage.tracking import mlflow_client
-from storage.tracking.addresses import without_password
+from storage.tracking.addresses import database_of, without_password
 from storage.tracking.marks import marked
 from storage.tracking.mlflow_client import (
     connect,
     ensure_run,
+    failures,
     follow_store,
     limit_s3_requests,
     probe,
     reason,
     runs_of_key,
 )
-from storage.tracking.turns import turn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 PAUSE_SECONDS = 300.0  # without a call, for the curves of a training that runs, after a call that failed
+FLUSH_SECONDS = 2.0  # pause before curves are sent again, at least FLUSH_PAUSE times as long as the last sending
+FLUSH_PAUSE = 20
+FLUSH_METRICS = 1000
+SECONDS_TO_WAIT = 1.0  # for another process that sends: a training is not held up, and what waits is sent later
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens without a server
 LONGEST_TEXT = 5000  # that MLflow keeps of a tag
 MOST_WAITING_BYTES = 1 << 26  # of files, which are on this machine's disk twice until they are sent
@@ -128,6 +135,39 @@ class Tracker:
             run.finish()
         if len(runs_of_key(self.client(), experiment_name(dataset), run.start_tags[mlflow_client.RUN_KEY])) > 1:
             raise TrackedTwice(f"another machine tracks the run {name} at the same time: it is sent again")
+
+
+@contextmanager
+def turn(layout: Layout, uri: str, experiment: str, seconds: float | None = None) -> Iterator[None]:
+    """Wait until no other process has its turn, for at most so many seconds, or MOST_SECONDS; raises OSError then.
+
+    MLflow has no name that only one of two writers can create, for runs, points of a curve and versions of a model. A
+    writer searches for them and creates what is missing, alone: on one machine by the lock of a file, on several
+    machines by a lease in the object store that they share. A machine that is slower than a lease lasts may double a
+    run, which the next writer of that run removes.
+
+    The lock of a SQLite database lies beside it, because processes with other state folders may use it, and its first
+    writer makes its tables. The lease is used if the store is in an object store and MLflow is a server.
+    """
+    database, lease = database_of(uri), lease_of(layout, uri, experiment)
+    path = Path(layout.lock(_lock_name(uri, experiment)) if database is None else f"{database}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        FileLock(path, timeout=MOST_SECONDS if seconds is None else seconds),
+        nullcontext() if lease is None else leased(lease, seconds),
+    ):
+        yield
+
+
+def lease_of(layout: Layout, uri: str, experiment: str) -> str | None:
+    """Address of the lease for an experiment of a server; None where one machine alone can be the writer."""
+    if layout.is_local or database_of(uri) is not None:
+        return None
+    return layout.lease(_lock_name(uri, experiment))
+
+
+def _lock_name(uri: str, experiment: str) -> str:
+    return f"tracking-{sha256(f'{uri} {experiment}'.encode())[:16]}"
 
 
 def open_tracker(layout: Layout) -> Tracker:
@@ -271,6 +311,51 @@ class TrackedRun:
         """Send what waits, and end the run."""
         self.flush()
         self.tracker.client().set_terminated(self.run_id, status=status, end_time=_now())
+
+
+@dataclass(kw_only=True)
+class LiveCurves:
+    """The losses of a training that runs, as curves, as well as may be. No method raises if MLflow fails.
+
+    They are in the store anyway, and the projection completes the run. After one failure MLflow is left alone for
+    PAUSE_SECONDS, because each call to a server that hangs takes seconds; what waits is sent later.
+    """
+
+    tracker: Tracker
+    dataset: str
+    start: Callable[[], TrackedRun]  # begins or continues the run
+    _run: TrackedRun | None = field(default=None, repr=False)
+    _waiting: list[tuple[Mapping[str, float], int]] = field(default_factory=list, repr=False)
+    _next_flush: float = field(default_factory=lambda: time.monotonic() + FLUSH_SECONDS, repr=False)
+
+    def add(self, metrics: Mapping[str, float], step: int) -> None:
+        """Add the metrics of an epoch; they are sent together, every few seconds."""
+        self._waiting.append((metrics, step))
+        if time.monotonic() > self._next_flush or len(self._waiting) >= FLUSH_METRICS:
+            self.flush()
+
+    def flush(self, status: Status | None = None) -> None:
+        """Send what waits, and end the run if it failed."""
+        started = time.monotonic()
+        if not self.tracker.is_paused:
+            try:
+                with self.tracker.turn(self.dataset, SECONDS_TO_WAIT):
+                    self._send(status)
+            except (Timeout, LeaseBusy):
+                pass
+            except failures() as error:
+                self.tracker.failed(error)
+        now = time.monotonic()
+        self._next_flush = now + max(FLUSH_SECONDS, FLUSH_PAUSE * (now - started))
+
+    def _send(self, status: Status | None) -> None:
+        self._run = self._run or self.start()
+        while self._waiting:
+            metrics, step = self._waiting.pop(0)
+            self._run.metrics(metrics, step=step)
+        self._run.flush()
+        if status is not None:
+            self._run.finish(status)
 
 
 def flat_texts(values: Mapping[str, object]) -> dict[str, str]:

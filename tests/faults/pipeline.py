@@ -16,7 +16,7 @@ from prefect import Task
 
 import flows.retrain as retraining
 import flows.tasks.train
-import storage.tracking.live_curves
+import storage.tracking.runs
 from dyformer.evaluation import bootstrap, labelled_steps, scored_queries
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
@@ -101,11 +101,11 @@ def connect() -> None:
     """Begin a run as a training does with its first epoch, which makes MLflow's database."""
     tracker = open_tracker(Layout.from_environment())
     start = partial(tracker.start_run, dataset=DATASET, name="first", key="first")
-    storage.tracking.live_curves.LiveCurves(tracker=tracker, dataset=DATASET, start=start).flush("FINISHED")
+    storage.tracking.runs.LiveCurves(tracker=tracker, dataset=DATASET, start=start).flush("FINISHED")
 
 
 def train() -> Contender:
-    storage.tracking.live_curves.FLUSH_METRICS = 12  # so that some are sent during the training
+    storage.tracking.runs.FLUSH_METRICS = 12  # so that some are sent during the training
     address = snapshots()
     return retraining._trained(address, EXPERIMENT, SEED, retraining.start_task(address, EXPERIMENT))
 

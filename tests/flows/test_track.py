@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in, trained, trained_files
 
-import storage.tracking.live_curves
+import storage.tracking.runs
 from flows.tasks.models import model_losses
 from flows.tasks.tracking.benchmarks import write_study
 from flows.tasks.tracking.projection import project
@@ -31,13 +31,13 @@ TRAININGS = """
 import json, os, sys, time
 import mlflow.tracking, numba  # imported late otherwise, by each training again
 import flows.tasks.train as steps
-import storage.tracking.live_curves
+import storage.tracking.runs
 from dyformer.experiments.settings import Experiment
 from flows.tasks.tracking.retraining import tracked_epochs
 
 def train(environment, snapshots, until, changes, seed, saved, flush_seconds):
     os.environ.update(environment)
-    storage.tracking.live_curves.FLUSH_SECONDS, storage.tracking.live_curves.FLUSH_PAUSE = flush_seconds, 0
+    storage.tracking.runs.FLUSH_SECONDS, storage.tracking.runs.FLUSH_PAUSE = flush_seconds, 0
     steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     save, calls = steps.save_checkpoint, 0
 
@@ -96,8 +96,8 @@ def tracked_points(name: str, seed: int) -> tuple[str, list[tuple[int, float]]]:
 
 def test_losses_are_there_while_the_training_runs(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     seen = []
-    monkeypatch.setattr(storage.tracking.live_curves, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(storage.tracking.live_curves, "FLUSH_PAUSE", 0)
+    monkeypatch.setattr(storage.tracking.runs, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(storage.tracking.runs, "FLUSH_PAUSE", 0)
     with tracked_epochs(snapshots) as on_epoch:
 
         def track_and_look(trained: Lineage, rows: list[EpochRow]) -> None:

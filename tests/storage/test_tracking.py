@@ -17,10 +17,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from storage.layout import Layout
-from storage.tracking import live_curves, mlflow_client, runs
-from storage.tracking.live_curves import LiveCurves
+from storage.tracking import mlflow_client, runs
 from storage.tracking.mlflow_client import RUN_KEY, Point, connect, runs_of_key, send_points
-from storage.tracking.runs import TrackedRun, TrackedTwice, Tracker, open_tracker
+from storage.tracking.runs import LiveCurves, TrackedRun, TrackedTwice, Tracker, open_tracker
 
 TAGS = {"seed": 0, "method": "DyFormer"}
 
@@ -259,8 +258,8 @@ def test_a_registered_version_has_the_files_of_its_run(
 @pytest.fixture
 def every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no time pass between two sendings."""
-    monkeypatch.setattr(live_curves, "FLUSH_SECONDS", -1.0)
-    monkeypatch.setattr(live_curves, "FLUSH_PAUSE", 0)
+    monkeypatch.setattr(runs, "FLUSH_SECONDS", -1.0)
+    monkeypatch.setattr(runs, "FLUSH_PAUSE", 0)
 
 
 def curves_of(tracker: Tracker, dataset: str) -> LiveCurves:
@@ -274,7 +273,7 @@ def curves_of(tracker: Tracker, dataset: str) -> LiveCurves:
 def test_a_training_waits_a_moment_for_a_process_that_sends_and_sends_its_curve_later(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_curves, "SECONDS_TO_WAIT", 0.2)
+    monkeypatch.setattr(runs, "SECONDS_TO_WAIT", 0.2)
     curves, held, ended = curves_of(tracker, "waiting"), threading.Event(), threading.Event()
 
     def sending() -> None:

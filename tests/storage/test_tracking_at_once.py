@@ -13,7 +13,7 @@ from storage import locks
 from storage.bytes import files
 from storage.layout import Layout
 from storage.locks import LeaseBusy, leased
-from storage.tracking import turns
+from storage.tracking import runs
 from storage.tracking.runs import open_tracker
 
 EPOCHS = 2
@@ -24,7 +24,7 @@ PROCESS = """
 import sys, time
 from pathlib import Path
 from storage.layout import Layout
-from storage.tracking import live_curves
+from storage.tracking import runs
 from storage.tracking.runs import open_tracker
 
 root, state, go, epochs, dataset = sys.argv[1:]
@@ -46,7 +46,7 @@ def track(key):
 model = Path(state) / "model"
 model.mkdir(parents=True)
 (model / "MLmodel").write_text("flavors: {}")
-live_curves.FLUSH_SECONDS, live_curves.FLUSH_PAUSE = 0.0, 0
+runs.FLUSH_SECONDS, runs.FLUSH_PAUSE = 0.0, 0
 
 from mlflow import MlflowClient
 
@@ -65,7 +65,7 @@ for name in ("search_runs", "get_run", "search_model_versions"):
 Path(state, "ready").touch()
 while not Path(go).exists():
     time.sleep(0.01)
-curves = live_curves.LiveCurves(tracker=tracker, dataset=dataset, start=lambda: started("live"))
+curves = runs.LiveCurves(tracker=tracker, dataset=dataset, start=lambda: started("live"))
 losses(curves.add)
 curves.flush()
 print([tracker.problem], track("live"), track("sent"))
@@ -124,6 +124,6 @@ def test_machines_with_one_object_store_take_turns_at_a_server(
     with pytest.raises(OSError, match="refused"), open_tracker(here).turn("chat"):  # it had its turn
         open_tracker(here).start_run(dataset="chat", name="a", key="same")
     (lease,) = files.find(f"{here.root}/leases")
-    assert lease == turns.lease_of(there, "http://127.0.0.1:9", "dyformer-chat")
+    assert lease == runs.lease_of(there, "http://127.0.0.1:9", "dyformer-chat")
     with leased(lease), pytest.raises(LeaseBusy, match="is held by other processes"), open_tracker(there).turn("chat"):
         raise AssertionError

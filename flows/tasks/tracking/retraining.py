@@ -43,9 +43,8 @@ from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, open_artifact, read_bytes, read_table
 from storage.artifacts.code import code_version
 from storage.layout import FORECAST, WEIGHTS
-from storage.tracking.live_curves import LiveCurves
 from storage.tracking.model_package import packed_model
-from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
+from storage.tracking.runs import LiveCurves, TrackedRun, Tracker, experiment_name, open_tracker
 
 TRAINING = "training.json"
 OF_A_TEST = ("num_queries", "level")
