@@ -113,6 +113,10 @@ class Layout:
         """Folder of this machine for the events that `dyformer serve` has received; in the store if that is local."""
         return "/".join((self.root if self.is_local else self.state, RAW, _hive(dataset=dataset), "received"))
 
+    def copies(self, dataset: str) -> str:
+        """Folder of this machine for copies of a log's rows in an object store, which later commands read."""
+        return str(Path(self.state) / "copies" / _hive(dataset=dataset))
+
     def declaration(self, dataset: str) -> str:
         """JSON record of how a log is read: columns, separator, time unit, window."""
         return self._join(EVENTS, _hive(dataset=dataset), "declaration.json")

@@ -26,7 +26,8 @@ YOUNG_SECONDS = 86_400.0  # a version that was written to since is left, because
 def drop_dataset(layout: Layout, dataset: str) -> None:
     """Remove the events, artifacts, checkpoints and champion record of a dataset; its files in `1_raw` stay.
 
-    The events are removed last, so that a killed drop can be repeated.
+    This machine's copies of its rows go, too; another one removes those that no process has used for a month. The
+    events are removed last, so that a killed drop can be repeated.
 
     Raises:
         DatasetNotIngested: no such dataset.
@@ -34,6 +35,7 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
     """
     check_dataset(layout, dataset)
     with not_in_use(layout, dataset, "drop"):
+        files.remove_folder(layout.copies(dataset))
         for folder in layout.artifact_folders:
             for kind in files.children(folder):
                 files.remove_folder(layout.of_dataset(f"{folder}/{kind}", dataset))

@@ -5,16 +5,20 @@ the kinds of its values are checked, too.
 
 Polars has an S3 client of its own. Its errors name no object, and it would read an object again after its checksum was
 computed. An object of a store is never changed, so each that it scans is copied once in a process, to the temporary
-folder, and a copy whose checksum is known is read without a request.
+folder, and a copy whose checksum is known is read without a request. Copies of the rows of a log, which each night and
+each command reads again, are also stored in a folder of this machine, for later processes.
 """
 
 import functools
 import hashlib
+import io
 import json
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +37,7 @@ Wrong = Callable[[dict[str, Any]], str | None]
 MAKING = threading.Lock()  # two threads would make two folders, of which one is removed while it is used
 MOST_NAME_BYTES = 255
 MOST_BYTES = 1 << 26  # of the contents of objects in memory
+UNUSED_SECONDS = 30 * 24 * 3600  # after which a copy for later processes is removed
 
 
 class Damaged(InvalidInput):
@@ -210,28 +215,35 @@ def _digest(record: Mapping[str, Any]) -> str:
     return sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode())
 
 
-def readable(address: str, num_bytes: int, checksum: str) -> tuple[str, str | None]:
+def readable(address: str, num_bytes: int, checksum: str, cache: str | None = None) -> tuple[str, str | None]:
     """Give the path of a file, and what is wrong with the file: None for one of this size and this checksum.
 
-    An object that was copied with this checksum needs no further request.
+    An object that was copied with this checksum needs no further request: in this process, and with `cache`, a folder
+    of this machine, in an earlier one.
     """
     if not files.is_remote(address):
         return address, fault_of(address, num_bytes, checksum)
     name = sha256(f"{address} {checksum}".encode())
     with MAKING:
         copy = Path(_folder().name, name).with_suffix(".parquet")
+    stored = None if cache is None else Path(cache, copy.name)
     try:
-        problem = None if copy.exists() else _copied(address, num_bytes, checksum, copy)
+        if copy.exists() or (stored is not None and _is_reused(stored, num_bytes, checksum, copy)):
+            return str(copy), None
+        with files.open_of_size(address, num_bytes) as source:
+            problem = _copied(source, num_bytes, checksum, copy)
     except FileNotFoundError:
         return address, "is missing"
+    if problem is None and stored is not None:
+        _store(copy, stored)
     return str(copy), problem
 
 
-def _copied(address: str, num_bytes: int, checksum: str, copy: Path) -> str | None:
-    """Copy an object unless it differs from its checksum; returns how it differs."""
+def _copied(source: io.BufferedIOBase, num_bytes: int, checksum: str, copy: Path) -> str | None:
+    """Copy a stream unless it differs from its checksum; returns how it differs."""
     digest, size = hashlib.sha256(), 0
     temporary = copy.with_name(files.temporary_name(copy.name))
-    with files.open_of_size(address, num_bytes) as source, named_write(temporary):
+    with named_write(temporary):
         with temporary.open("wb") as target:
             while part := source.read(COPY_BYTES):
                 digest.update(part)
@@ -241,6 +253,36 @@ def _copied(address: str, num_bytes: int, checksum: str, copy: Path) -> str | No
         # A copy has its name once it is whole, because another thread may look for it.
         temporary.replace(copy) if problem is None else temporary.unlink()
     return problem
+
+
+def _is_reused(stored: Path, num_bytes: int, checksum: str, copy: Path) -> bool:
+    """Whether an earlier process has stored a whole copy, which this one has now, too."""
+    try:
+        with stored.open("rb") as source:
+            problem = _copied(source, num_bytes, checksum, copy)
+        os.utime(stored)
+    except OSError:  # there is none, or another process has removed it
+        return copy.exists()
+    return problem is None
+
+
+def _store(copy: Path, stored: Path) -> None:
+    """Store a copy for later processes; without effect where there is no space, because none needs it."""
+    folder = stored.parent
+    with suppress(OSError):
+        files.make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)  # nobody else may read the rows
+        _remove_unused(folder.parent)
+        files.write_bytes(str(stored), copy)
+
+
+@functools.lru_cache(maxsize=64)  # once in a process
+def _remove_unused(folders: Path) -> None:
+    """Remove the copies of any dataset that no process has used for UNUSED_SECONDS."""
+    for path in folders.glob("*/*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+                path.unlink()
 
 
 @functools.lru_cache(maxsize=1)

@@ -63,6 +63,7 @@ class Version:
     digest: str  # of the commit
     sources: tuple[Row, ...]  # all that it has, with SOURCE_COLUMNS
     parts: tuple[Row, ...]  # all files of rows, with PART_COLUMNS
+    cache: str | None = None  # folder of this machine for copies of these files
 
     def rows(self, name: str, schema: Mapping[str, Any]) -> pl.LazyFrame:
         """Rows of one of its tables, after a check of the files."""
@@ -70,7 +71,7 @@ class Version:
         if not parts:
             return pl.LazyFrame(schema=schema)
         located = {self.location(part): part for part in parts}
-        paths = files.read_each(lambda location: _readable(location, located[location]), located)
+        paths = files.read_each(lambda location: _readable(location, located[location], self.cache), located)
         return pl.scan_parquet(paths, schema=dict(schema), hive_partitioning=False, glob=False)
 
     def location(self, part: Row) -> str:
@@ -166,8 +167,8 @@ def write_lists(draft: Draft, before: Version, sources: list[dict[str, Any]], pa
         draft.add(f"{name}.parquet")
 
 
-def _readable(location: str, part: Mapping[str, Any]) -> str:
-    path, problem = checksums.readable(location, part["bytes"], part["sha256"])
+def _readable(location: str, part: Mapping[str, Any], cache: str | None) -> str:
+    path, problem = checksums.readable(location, part["bytes"], part["sha256"], cache)
     if problem is not None:
         raise TableDamaged(location, problem, REMEDY)
     return path
@@ -188,7 +189,14 @@ def find(layout: Layout, dataset: str, number: int) -> Version | None:
         raise TableDamaged(f"{address}/{MANIFEST}", f"is that of commit {recorded}", REMEDY)
     sources = _list_of(commit, SOURCES, SOURCE_COLUMNS)
     parts = _list_of(commit, PARTS, PART_COLUMNS)
-    return Version(folder=layout.commits(dataset), number=number, digest=commit.digest, sources=sources, parts=parts)
+    return Version(
+        folder=layout.commits(dataset),
+        number=number,
+        digest=commit.digest,
+        sources=sources,
+        parts=parts,
+        cache=layout.copies(dataset),
+    )
 
 
 def _list_of(commit: Artifact, name: str, schema: Mapping[str, Any]) -> tuple[Row, ...]:

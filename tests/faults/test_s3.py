@@ -23,6 +23,7 @@ from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import history, read_events
 from storage.events.versions import TableDamaged
 from storage.layout import Layout
+from storage.removal import drop_dataset
 from storage.tracking.runs import Tracker
 from storage.verification import faults
 
@@ -142,10 +143,16 @@ def test_ingests_survive_failed_requests(layout: Layout, failing: Proxy, tmp_pat
         assert not list(faults(layout)), f"seed {seed}, try {number}: {fault}"
 
 
-def without_copies() -> None:
+def without_own_copies() -> None:
     """Remove the copies of objects that this process has made, as if it had just started."""
     for copy in Path(checksums._folder().name).iterdir():
         copy.unlink()
+
+
+def without_copies(layout: Layout) -> None:
+    """Remove all copies of the dataset's objects, as if this process had just started on another machine."""
+    without_own_copies()
+    files.remove_folder(layout.copies(DATASET))
 
 
 def requests_for(failing: Proxy, read: Callable[[], object]) -> list[str]:
@@ -176,12 +183,65 @@ def test_a_commit_costs_one_request_of_a_process(layout: Layout, failing: Proxy)
     for num_commits in (10, 60):
         dataset = f"of-{num_commits}"
         committed(layout, dataset, num_commits)
-        without_copies()
+        without_copies(layout)
         first[num_commits] = requests_for(failing, lambda name=dataset: read_events(layout, name))
         again[num_commits] = requests_for(failing, lambda name=dataset: read_events(layout, name))
         assert read_events(layout, dataset)["time"].to_list() == list(range(num_commits))
     assert len(first[60]) - len(first[10]) == 60 - 10, first
     assert len(again[60]) == len(again[10]) < 10, again
+
+
+def test_a_later_process_reads_the_rows_from_the_copies_of_this_machine(layout: Layout, failing: Proxy):
+    committed(layout, "chat", 3)
+    assert requests_for(failing, lambda: read_events(layout, "chat"))
+    copies = sorted(Path(layout.copies("chat")).iterdir())
+    assert len(copies) == 3
+    assert Path(layout.copies("chat")).stat().st_mode & 0o777 == 0o700
+    without_own_copies()
+    again = requests_for(failing, lambda: read_events(layout, "chat"))
+    assert not [name for name in again if "/interactions" in name], again
+    copies[1].write_bytes(copies[1].read_bytes()[::-1])
+    copies[2].write_bytes(b"")
+    without_own_copies()
+    repaired = requests_for(failing, lambda: read_events(layout, "chat"))
+    assert len([name for name in repaired if "/interactions" in name]) == 2, repaired
+    without_own_copies()
+    assert len(requests_for(failing, lambda: read_events(layout, "chat"))) == len(again)
+    assert read_events(layout, "chat")["time"].to_list() == [0, 1, 2]
+    drop_dataset(layout, "chat")
+    assert not Path(layout.copies("chat")).exists()
+    committed(layout, "chat", 1)
+    without_own_copies()
+    read_events(layout, "chat")
+    assert Path(layout.copies("chat")).stat().st_mode & 0o777 == 0o700
+
+
+def test_copies_that_no_process_uses_are_removed_after_a_month(layout: Layout, failing: Proxy):
+    committed(layout, "chat", 2)
+    read_events(layout, "chat")
+    used, unused = sorted(Path(layout.copies("chat")).iterdir())
+    for copy, days in ((used, 29), (unused, 31)):
+        written = time.time() - days * 24 * 3600
+        os.utime(copy, (written, written))
+    checksums._remove_unused.cache_clear()
+    committed(layout, "chat", 3)
+    read_events(layout, "chat")
+    assert used.exists()
+    assert not unused.exists()
+    os.utime(used, (0, 0))
+    without_own_copies()
+    read_events(layout, "chat")
+    assert time.time() - used.stat().st_mtime < 3600  # it was used
+
+
+def test_rows_are_read_where_no_copy_can_be_stored(layout: Layout, failing: Proxy):
+    committed(layout, "chat", 2)
+    copies = Path(layout.copies("chat"))
+    copies.parent.mkdir(parents=True)
+    copies.write_text("no folder")
+    for _ in range(2):
+        without_own_copies()
+        assert read_events(layout, "chat")["time"].to_list() == [0, 1]
 
 
 def test_an_object_that_differs_from_its_checksum_is_named_at_each_read(layout: Layout, failing: Proxy):
@@ -203,7 +263,7 @@ def test_an_object_that_differs_from_its_checksum_is_named_at_each_read(layout: 
 def test_a_table_is_read_from_the_bytes_that_were_checked(layout: Layout, tmp_path: Path, failing: Proxy):
     write_logs(tmp_path)
     ingested("first")
-    without_copies()
+    without_copies(layout)
     failing.set(Fault())
     read_events(layout, DATASET)
     (data,) = {name for name in failing.requests() if name.startswith("GET") and "/interactions-" in name}
