@@ -1,6 +1,6 @@
 """A commit that completes a snapshot -> an event on the Prefect server, to which a user's automation may react.
 
-Nothing of this project does, because an event is lost while the server is away: `flows.service.missing_runs` looks.
+Nothing of this project does, because an event is lost while the server is away: `flows.service.look` looks.
 """
 
 import uuid

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from dyformer.extras import MissingExtra
 from flows.cluster import ClusterUnusable, node_checks
 from flows.console import counted
-from flows.service.dead_runs import PAGE, all_pages, ended_among, silent_runs
+from flows.service.dead_runs import PAGE, active_runs, all_pages, ended_among, late_runs, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.environment import ServerUnreachable, server_in_use
 from flows.service.running import LOCK, is_held
@@ -280,8 +280,6 @@ def _tracked(client: "SyncPrefectClient") -> Finding:
 
 def _slots(client: "SyncPrefectClient") -> Finding:
     """Compare the slots that are taken with the runs that are active."""
-    from flows.service.dead_runs import active_runs
-
     active = active_runs(client)
     leaked = [
         f"{str(deployment.entrypoint).rpartition('.')[2]}/{deployment.name}"
@@ -296,8 +294,6 @@ def _slots(client: "SyncPrefectClient") -> Finding:
 
 
 def _late(client: "SyncPrefectClient") -> Finding:
-    from flows.service.dead_runs import late_runs
-
     late = [run.name for run in late_runs(client, LATE_MINUTES)]
     schedules = scheduled(client)
     if late:

@@ -26,7 +26,7 @@ from object_store import program
 from postgres_server import postgres_server, programs
 from stack_processes import called, called_prefect, wait_until
 
-from flows.service.missing_runs import REFUSED
+from flows.service.look import REFUSED
 from flows.service.processes import MARK, end_marked, marked
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from compose_stack import Stack, ends
 from retrainings import SETTINGS, assert_sound, reconciled
 from stack_processes import wait_until
 
-from flows.service.missing_runs import NAME
+from flows.service.look import NAME
 from storage.events.table import ingested_datasets
 from storage.layout import Layout
 

@@ -17,7 +17,7 @@ from test_missing_runs import write_report
 from flows.service.commit_events import COMMITTED, announce
 from flows.service.dead_runs import runs_where
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
-from flows.service.missing_runs import start_missing
+from flows.service.look import start_missing
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled
 from flows.stages import ingest
 from flows.tasks.ingest import ingest_log

@@ -17,7 +17,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 from dyformer.experiments.settings import Experiment, as_record
 from flows.service.dead_runs import runs_where
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
-from flows.service.missing_runs import FEW_TRIES, REFUSED, start_missing
+from flows.service.look import FEW_TRIES, REFUSED, start_missing
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, schedules, set_active
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.finished import SUMMARY
@@ -97,7 +97,7 @@ def waiting_run(client: SyncPrefectClient) -> FlowRun:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
+    monkeypatch.setattr("flows.service.look.pause_after", lambda num_tries: timedelta())
 
 
 def test_failures_are_followed_by_longer_and_longer_pauses() -> None:
@@ -113,7 +113,7 @@ def test_a_failed_run_is_followed_by_another_after_a_pause_and_its_third_failure
     problems: list[str] = []
     for number in range(1, FEW_TRIES + 1):
         with monkeypatch.context() as patch:
-            patch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
+            patch.setattr("flows.service.look.pause_after", lambda num_tries: timedelta())
             assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
         client.set_flow_run_state(waiting_run(client).id, Failed(), force=True)
         started, problems = start_missing(client, layout)
@@ -151,7 +151,7 @@ def test_what_a_repair_removed_is_made_again_by_a_run_at_once_and_later_ones_aft
         assert start_missing(client, layout) == ([], [])
         complete(client, waiting_run(client))  # and it made nothing
     assert start_missing(client, layout) == ([], [])  # the third one after 5
-    monkeypatch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
+    monkeypatch.setattr("flows.service.look.pause_after", lambda num_tries: timedelta())
     for _ in range(2, FEW_TRIES + 1):
         assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
         complete(client, waiting_run(client))
@@ -304,7 +304,7 @@ def test_a_store_that_is_away_is_no_fault_of_a_dataset(
 ) -> None:
     commit(tmp_path / "log.csv", 300)
     away = StoreUnreachable("s3://bucket", "it is away")
-    monkeypatch.setattr("flows.service.missing_runs.history", Mock(side_effect=away))
+    monkeypatch.setattr("flows.service.look.history", Mock(side_effect=away))
     with pytest.raises(StoreUnreachable):
         start_missing(client, layout)
 
@@ -314,7 +314,7 @@ def test_a_report_by_the_clock_counts_where_the_schedule_has_one(
 ) -> None:
     commit(tmp_path / "log.csv", 300)
     seen: list[tuple[str, str | None]] = []
-    monkeypatch.setattr("flows.service.missing_runs.complete_snapshots", lambda *given: seen.append(given))
+    monkeypatch.setattr("flows.service.look.complete_snapshots", lambda *given: seen.append(given))
     make_schedule("missedlog", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, as_of="now")
     assert start_missing(client, layout) == ([], [])
     assert seen == [("missedlog", "now")]
