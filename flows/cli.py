@@ -40,6 +40,7 @@ from flows.options import (
     check_ingested,
     check_titles,
     experiment_from,
+    optional,
     with_reading,
 )
 from flows.service.environment import collect_seldom, end_with_code
@@ -65,8 +66,7 @@ def _print_version(wanted: bool) -> None:
 def common(
     context: typer.Context,
     storage: Annotated[
-        str | None,
-        typer.Option(help="folder or s3:// address of the store (DYFORMER_STORAGE, else ./data)", show_default=False),
+        str | None, optional("folder or s3:// address of the store (DYFORMER_STORAGE, else ./data)")
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="print the version and exit", callback=_print_version, is_eager=True)
@@ -149,9 +149,7 @@ def snapshots(
 def prepare(
     dataset: Name,
     reading: dict[str, Any],
-    until: Annotated[
-        int | None, typer.Option(help="last step to use (by default the last but one)", show_default=False)
-    ] = None,
+    until: Annotated[int | None, optional("last step to use (by default the last but one)")] = None,
     changes: Changes = None,
     on: On = None,
 ) -> None:
@@ -358,10 +356,7 @@ def retrain(  # noqa: PLR0913, because each option is an argument
 @app.command()
 def report(
     dataset: Name,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="file to write (by default DATASET-report.html)", dir_okay=False, show_default=False),
-    ] = None,
+    out: Annotated[Path | None, optional("file to write (by default DATASET-report.html)", dir_okay=False)] = None,
 ) -> None:
     """Write the report that was made last as one HTML file that opens offline."""
     check_ingested(dataset)
@@ -381,19 +376,14 @@ def audit(  # noqa: PLR0913, because each option is an argument
     reading: dict[str, Any],
     step: Annotated[
         int | None,
-        typer.Option(
-            help="last step that the methods know; later rows are replaced (by default the last but two)",
-            min=2,
-            show_default=False,
-        ),
+        optional("last step that the methods know; later rows are replaced (by default the last but two)", min=2),
     ] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
+            "names, such as dyformer,l3 (by default all scorers and DyFormer), and classes of your own",
             "--methods",
             "--method",
-            help="names, such as dyformer,l3 (by default all scorers and DyFormer), and classes of your own",
-            show_default=False,
         ),
     ] = None,
     changes: Changes = None,

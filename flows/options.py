@@ -14,34 +14,31 @@ from flows.tasks.reading_options import READING_OPTIONS, ReadingOption, on_comma
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
 
+
+def optional(help_text: str, *flags: str, **limits: Any) -> Any:
+    """Give an option that may be left out; its help says what holds then. `limits` are those of typer."""
+    return typer.Option(*flags, help=help_text, show_default=False, **limits)
+
+
 Name = Annotated[
     str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or a new one for your own log")
 ]
 Stored = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
 Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="change a setting: --set model.num_layers=4; repeat for several", show_default=False),
+    list[str] | None, optional("change a setting: --set model.num_layers=4; repeat for several", "--set")
 ]
 Epochs = Annotated[
-    int | None,
-    typer.Option(
-        help="cap on the epochs of every trained method: DyFormer's stages and the baselines",
-        min=1,
-        show_default=False,
-    ),
+    int | None, optional("cap on the epochs of every trained method: DyFormer's stages and the baselines", min=1)
 ]
 Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0, max=2**32 - 1)]
 AsOf = Annotated[
     str | None,
-    typer.Option(
-        help='the time by which windows are complete: "now", 2024-03-01T00:00 (UTC), or a step (by default that of the'
-        " newest row)",
-        show_default=False,
+    optional(
+        'the time by which windows are complete: "now", 2024-03-01T00:00 (UTC), or a step (by default that of the'
+        " newest row)"
     ),
 ]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
-]
+JsonFile = Annotated[Path | None, optional("also write the results to this file", "--json", dir_okay=False)]
 
 
 def _name_cluster(context: typer.Context, address: str | None) -> str | None:
@@ -61,27 +58,15 @@ def _use_cluster(context: typer.Context, address: str | None) -> str | None:
     return address
 
 
-OnForTrials = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="HOST:PORT",
-        envvar="DYFORMER_RAY_ADDRESS",
-        help="head of a Ray cluster whose workers run the trials",
-        callback=_name_cluster,
-        show_default=False,
-    ),
-]
+def of_cluster(help_text: str, callback: Callable[..., str | None] | None = None) -> Any:
+    """Give the option that names the head of a Ray cluster."""
+    return optional(help_text, "--on", metavar="HOST:PORT", envvar="DYFORMER_RAY_ADDRESS", callback=callback)
+
+
+OnForTrials = Annotated[str | None, of_cluster("head of a Ray cluster whose workers run the trials", _name_cluster)]
 On = Annotated[
     str | None,
-    typer.Option(
-        "--on",
-        metavar="HOST:PORT",
-        envvar="DYFORMER_RAY_ADDRESS",
-        help="head of a Ray cluster whose workers compute vectors, forecasts and the PageRank table",
-        callback=_use_cluster,
-        show_default=False,
-    ),
+    of_cluster("head of a Ray cluster whose workers compute vectors, forecasts and the PageRank table", _use_cluster),
 ]
 
 
@@ -94,14 +79,13 @@ def _use_ranks(context: typer.Context, num: int | None) -> int | None:
 
 Ranks = Annotated[
     int | None,
-    typer.Option(
+    optional(
+        "processes that share a training, on this machine; needs pretrain.batches_per_step and"
+        " finetune.batches_per_step of at least as many",
         "--ranks",
         envvar="DYFORMER_RANKS",
-        help="processes that share a training, on this machine; needs pretrain.batches_per_step and"
-        " finetune.batches_per_step of at least as many",
         min=1,
         callback=_use_ranks,
-        show_default=False,
     ),
 ]
 LinksName = Literal["all", "new", "repeat"]
@@ -130,8 +114,7 @@ def check_titles(given: list[str] | None) -> None:
 
 def _annotation(option: ReadingOption) -> Any:
     panel = None if option.flags == "--log" else READING_PANEL
-    typed = typer.Option(option.flags, help=option.help, rich_help_panel=panel, show_default=False)
-    return Annotated[option.kind | None, typed]
+    return Annotated[option.kind | None, optional(option.help, option.flags, rich_help_panel=panel)]
 
 
 def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:

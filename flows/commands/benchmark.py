@@ -19,6 +19,7 @@ from flows.options import (
     check_titles,
     experiment_from,
     known_protocol,
+    optional,
     with_cap,
     with_reading,
 )
@@ -50,10 +51,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
             show_default=False,
         ),
     ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(help='steps to evaluate, "3-13" or "5,7" (by default those of the paper)', show_default=False),
-    ] = None,
+    steps: Annotated[str | None, optional('steps to evaluate, "3-13" or "5,7" (by default those of the paper)')] = None,
     seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
     protocol: Annotated[
         str,
@@ -66,19 +64,15 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     ] = "paper",
     visible: Annotated[
         str | None,
-        typer.Option(
-            help="events that a rank of --protocol tgb may read: strict (all earlier ones), batch:200, window:1h",
-            show_default=False,
-        ),
+        optional("events that a rank of --protocol tgb may read: strict (all earlier ones), batch:200, window:1h"),
     ] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
+            "names, such as dyformer,l3, and classes of your own, package.module:Class: these alone run (by"
+            " default all but trained baselines)",
             "--methods",
             "--method",
-            help="names, such as dyformer,l3, and classes of your own, package.module:Class: these alone run (by"
-            " default all but trained baselines)",
-            show_default=False,
         ),
     ] = None,
     epochs: Epochs = None,
@@ -86,12 +80,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     json_file: JsonFile = None,
     on: OnForTrials = None,
     experiment: Annotated[
-        str | None,
-        typer.Option(
-            help="run an experiment of --list: its methods and its protocol",
-            rich_help_panel=STUDY_PANEL,
-            show_default=False,
-        ),
+        str | None, optional("run an experiment of --list: its methods and its protocol", rich_help_panel=STUDY_PANEL)
     ] = None,
     is_list: Annotated[
         bool,
@@ -101,11 +90,10 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     ] = False,
     datasets: Annotated[
         str | None,
-        typer.Option(
-            help="datasets of the experiment, as in uci,yelp (by default those of the paper); with several, the file of"
+        optional(
+            "datasets of the experiment, as in uci,yelp (by default those of the paper); with several, the file of"
             " each is --log uci=FILE, or its rows are in the store",
             rich_help_panel=STUDY_PANEL,
-            show_default=False,
         ),
     ] = None,
     parallel: Annotated[
@@ -113,11 +101,10 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     ] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="folder for the tables (Markdown, LaTeX; those of an experiment as CSV, too) and the plots of an"
+        optional(
+            "folder for the tables (Markdown, LaTeX; those of an experiment as CSV, too) and the plots of an"
             " experiment",
             file_okay=False,
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.console import counted, ongoing, print_frame, print_json, printable, printed_probability
-from flows.options import AsJson, Stored
+from flows.options import AsJson, Stored, optional
 
 COLUMNS = ("rank", "target", "probability", "linked before", "reasons")
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="id of the source, as in the log")]
@@ -26,19 +26,17 @@ def rank(
     source: Source,
     at: Annotated[
         str | None,
-        typer.Option(
-            help="as of this time, from the events before it: 2024-03-01T00:00 (UTC), or a step (by default after the"
-            " newest event)",
-            show_default=False,
+        optional(
+            "as of this time, from the events before it: 2024-03-01T00:00 (UTC), or a step (by default after the"
+            " newest event)"
         ),
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="number of targets", min=1)] = 10,
     horizon: Annotated[
         str | None,
-        typer.Option(
-            help="give the probability that each pair occurs within this time, as 1d or 6h (or a number of steps), not"
-            " that it is the source's next",
-            show_default=False,
+        optional(
+            "give the probability that each pair occurs within this time, as 1d or 6h (or a number of steps), not"
+            " that it is the source's next"
         ),
     ] = None,
     refit: Refit = False,
@@ -101,27 +99,19 @@ def _cells(row: dict[str, Any]) -> Iterator[Any]:
 def serve(
     dataset: Stored,
     port: Annotated[
-        int | None,
-        typer.Option(
-            help="port (by default 8100, or a free one if that is taken)", min=1, max=65_535, show_default=False
-        ),
+        int | None, optional("port (by default 8100, or a free one if that is taken)", min=1, max=65_535)
     ] = None,
     host: Annotated[str, typer.Option(help="address of this machine at which it listens")] = "127.0.0.1",
     names: Annotated[
         list[str] | None,
-        typer.Option(
-            "--name",
-            help="name by which it or a proxy before it is called, beside that address; repeat for several",
-            show_default=False,
-        ),
+        optional("name by which it or a proxy before it is called, beside that address; repeat for several", "--name"),
     ] = None,
     horizons: Annotated[
         list[str] | None,
-        typer.Option(
-            "--horizon",
-            help="length of time, as 1d or 6h (or a number of steps), for which it gives the probability that a pair"
+        optional(
+            "length of time, as 1d or 6h (or a number of steps), for which it gives the probability that a pair"
             " occurs within it; repeat for several",
-            show_default=False,
+            "--horizon",
         ),
     ] = None,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from flows.console import print_frame, print_json, printable, with_written_times
-from flows.options import AsJson, Changes, Stored, check_ingested, experiment_from
+from flows.options import AsJson, Changes, Stored, check_ingested, experiment_from, optional
 from flows.tasks.retention import KEEP
 
 
@@ -50,9 +50,7 @@ def champions(dataset: Stored, as_json: AsJson = False) -> None:
 
 def rollback(
     dataset: Stored,
-    to: Annotated[
-        int | None, typer.Option(help="number of an earlier champion (by default the one before)", show_default=False)
-    ] = None,
+    to: Annotated[int | None, optional("number of an earlier champion (by default the one before)")] = None,
 ) -> None:
     """Make an earlier champion the present one, with the forecasts and vectors that it published last."""
     check_ingested(dataset)
@@ -78,10 +76,7 @@ def export(
             " PGPASSWORD or ~/.pgpass"
         ),
     ],
-    kind: Annotated[
-        Literal["parquet", "csv"] | None,
-        typer.Option("--format", help="of the files (by default parquet)", show_default=False),
-    ] = None,
+    kind: Annotated[Literal["parquet", "csv"] | None, optional("of the files (by default parquet)", "--format")] = None,
 ) -> None:
     """Write the forecasts and vectors that were published last, and the ledger, to files or to a database."""
     from flows.tasks.publishing.export import export as write

@@ -10,7 +10,7 @@ import typer
 
 from flows.console import counted, ongoing, print_frame, print_json, printable
 from flows.ending import FAILED
-from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_reading
+from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, of_cluster, optional, with_reading
 from flows.tasks.reading_options import on_command_line
 
 
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def _port_option(server: str, usual: int) -> object:
     text = f"port of {server} (by default {usual}, or a free one if that is taken)"
-    return typer.Option(help=text, min=1, max=65_535, show_default=False)
+    return optional(text, min=1, max=65_535)
 
 
 def up(
@@ -61,10 +61,7 @@ def login() -> None:
 
 def deploy(
     file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", help="deployments (by default those of the package)", dir_okay=False, show_default=False
-        ),
+        Path | None, optional("deployments (by default those of the package)", "--file", dir_okay=False)
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="those for workers with a GPU as well")] = False,
 ) -> None:
@@ -101,11 +98,9 @@ def schedule(  # noqa: PLR0913, because each option is an argument
     dataset: Annotated[
         str | None, typer.Argument(metavar="DATASET", help="what to retrain", show_default=False)
     ] = None,
-    cron: Annotated[str | None, typer.Option(help='when, such as "0 3 * * *"', show_default=False)] = None,
-    interval: Annotated[str | None, typer.Option(help="how often, such as 6h or 7d", show_default=False)] = None,
-    timezone: Annotated[
-        str | None, typer.Option(help="of the cron line, such as Europe/Berlin (by default UTC)", show_default=False)
-    ] = None,
+    cron: Annotated[str | None, optional('when, such as "0 3 * * *"')] = None,
+    interval: Annotated[str | None, optional("how often, such as 6h or 7d")] = None,
+    timezone: Annotated[str | None, optional("of the cron line, such as Europe/Berlin (by default UTC)")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="list all schedules, or that of DATASET")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="remove the schedule")] = False,
     pause: Annotated[bool, typer.Option("--pause", help="pause the schedule")] = False,
@@ -201,16 +196,7 @@ def track(
 
 
 def doctor(
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            metavar="HOST:PORT",
-            envvar="DYFORMER_RAY_ADDRESS",
-            help="head of a Ray cluster whose nodes are checked, too",
-            show_default=False,
-        ),
-    ] = None,
+    on: Annotated[str | None, of_cluster("head of a Ray cluster whose nodes are checked, too")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at versions, store, disk, MLflow, GPU, servers and Ray; the exit code is 1 if something is wrong."""

@@ -9,7 +9,17 @@ import typer
 
 from flows.commands.runs import announced
 from flows.console import print_frame, write_json
-from flows.options import Changes, Epochs, JsonFile, Seed, check_titles, experiment_from, with_cap, with_reading
+from flows.options import (
+    Changes,
+    Epochs,
+    JsonFile,
+    Seed,
+    check_titles,
+    experiment_from,
+    optional,
+    with_cap,
+    with_reading,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -23,12 +33,7 @@ def tune(  # noqa: PLR0913, because each option is an argument
     reading: dict[str, Any],
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            "--methods",
-            "--method",
-            help="names, such as dysat,graphsage (by default the baselines that are trained)",
-            show_default=False,
-        ),
+        optional("names, such as dysat,graphsage (by default the baselines that are trained)", "--methods", "--method"),
     ] = None,
     trials: Annotated[int, typer.Option(help="settings to try of each method, at most", min=1)] = 6,
     epochs: Epochs = None,
