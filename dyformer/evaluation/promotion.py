@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from dyformer.evaluation.config import METRIC_TITLES, PromotionConfig
-from dyformer.evaluation.costs import FORECASTER_WITHOUT, cost, has_vectors, is_simple
+from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.query_slices import KNOWN, query_slices
 from dyformer.evaluation.rows import Measured
 from dyformer.evaluation.scored_queries import MIXED, ScoredQueries, query_means, query_resamples, ranks_of
@@ -24,6 +24,48 @@ TOO_FEW_QUERIES = f"fewer than {MIN_QUERIES} queries are no test"
 
 NO_CHAMPION = "there was no champion to compare with"
 NO_CHALLENGER = "no model was trained"
+
+FORECASTER_WITHOUT = "Forecaster without vectors"
+
+ORDER: tuple[tuple[str, ...], ...] = (
+    # counts of past interactions
+    ("EdgeBank (ever)", "EdgeBank (last)", "EdgeBank (decayed)", "Last contact", "Recency rank", "Contact recency"),
+    ("Preferential attachment", "Preferential attachment (last)", "Popularity (decayed)"),
+    # the neighbourhood of a pair
+    ("Common neighbours", "Adamic-Adar", "Adamic-Adar x recent activity", "L3", "Shortest path"),
+    ("Adamic-Adar x root of recent degree", "L3 x root of recent degree"),
+    # an iteration over the whole graph
+    ("Personalized PageRank",),
+    # a fit on fourteen features of pairs
+    ("Logistic regression on pair features",),
+    ("Boosted trees on pair features",),
+    # several fits on all features
+    (FORECASTER_WITHOUT,),
+    # a pass over all events, and fits on its features twice: of events, then of pairs
+    ("Event forecaster by pair",),
+)
+"""Methods without vectors, the cheapest first; those with vectors, and unknown ones, cost more than all of these.
+
+A class of methods costs more than the one before it, because it computes all of that or takes a fit more. By this order
+a tie is decided.
+"""
+
+_CLASS = {title: number for number, titles in enumerate(ORDER) for title in titles}
+
+
+def cost(title: str) -> int:
+    """Give the class of a method in ORDER, or the one after it: vectors take a training."""
+    return _CLASS.get(title, len(ORDER))
+
+
+def is_simple(title: str) -> bool:
+    """Whether a method is one of those that a forecaster has to be better than."""
+    return cost(title) < cost(FORECASTER_WITHOUT)
+
+
+def has_vectors(title: str) -> bool:
+    """Whether a method is the forecaster with the vectors of another one."""
+    return title.startswith(FORECASTER_WITH)
 
 
 class Difference(NamedTuple):
@@ -153,7 +195,7 @@ def decide(
     The challenger replaces the champion where it is better by `rule`; without one it becomes champion. The best
     of the baselines replaces the winner by the same rule. Because it is the best of several, the level of its interval
     has Bonferroni's correction for their number. At last the cheapest of the methods that tie with the winner, and with
-    the best of all, takes its position (`dyformer.evaluation.costs`). Each method has a title of its own; the champion
+    the best of all, takes its position (ORDER). Each method has a title of its own; the champion
     may be one of `baselines`. `graph` holds the steps before that of the queries, `num_tests` is the number of earlier
     tests of the champion. Without a challenger, the champion is compared with the baselines alone. Raises ValueError
     for scores of other queries.

@@ -9,9 +9,9 @@ import polars as pl
 from dyformer.evaluation.promotion import MIN_QUERIES
 from dyformer.evaluation.protocols import PROTOCOLS, protocol_of
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
+from dyformer.evaluation.protocols.paper import TESTS_SCHEMA, wilcoxon_tests
 from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
 from dyformer.evaluation.scored_pairs import SLICES
-from dyformer.evaluation.significance import TESTS_SCHEMA, wilcoxon_tests
 from dyformer.experiments.printed import TOO_FEW, PrintedTable
 
 COLUMNS = ("micro", "macro", "num_pairs", "low", "high", "difference", "difference_low", "difference_high")

@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.config import METRIC_TITLES
-from dyformer.evaluation.costs import has_vectors
-from dyformer.evaluation.promotion import MIN_QUERIES, TOO_FEW_QUERIES
+from dyformer.evaluation.promotion import MIN_QUERIES, TOO_FEW_QUERIES, has_vectors
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.printed import TOO_FEW

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from dyformer import InvalidInput
 from dyformer.embedder import Embed, Embedder, Scorer
-from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_of, forecast_record
+from dyformer.evaluation.promotion import FORECASTER_WITHOUT
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.verdict import whose_forecasts
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph

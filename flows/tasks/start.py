@@ -10,9 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
 from dyformer.evaluation.labelled_steps import TRAINING_QUERIES
+from dyformer.evaluation.promotion import FORECASTER_WITHOUT
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.verdict import expected_in_words

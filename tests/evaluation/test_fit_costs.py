@@ -1,7 +1,7 @@
 """The order of cost has every method without vectors, each once."""
 
 from dyformer.embedder import Embedder, Scorer
-from dyformer.evaluation.costs import FORECASTER_WITHOUT, ORDER, cost, has_vectors, is_simple
+from dyformer.evaluation.promotion import FORECASTER_WITHOUT, ORDER, cost, has_vectors, is_simple
 from dyformer.experiments.methods import METHODS
 
 

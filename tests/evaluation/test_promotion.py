@@ -9,8 +9,14 @@ import pytest
 from scipy import stats
 
 from dyformer.evaluation.config import SLICES, PromotionConfig
-from dyformer.evaluation.costs import FORECASTER_WITHOUT
-from dyformer.evaluation.promotion import MIN_QUERIES, NO_CHALLENGER, NO_CHAMPION, decide, level_of_test
+from dyformer.evaluation.promotion import (
+    FORECASTER_WITHOUT,
+    MIN_QUERIES,
+    NO_CHALLENGER,
+    NO_CHAMPION,
+    decide,
+    level_of_test,
+)
 from dyformer.evaluation.scored_queries import ScoredQueries, query_resamples
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.time_windows import Window

@@ -10,9 +10,9 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resamples, resampled_metrics
+from dyformer.evaluation.protocols.paper import TESTS_SCHEMA, holm, wilcoxon_tests
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.evaluation.scored_pairs import ScoredPairs
-from dyformer.evaluation.significance import TESTS_SCHEMA, holm, wilcoxon_tests
 from dyformer.scoring.metrics import auc
 
 STEPS = range(3, 10)

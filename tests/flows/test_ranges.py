@@ -10,7 +10,7 @@ import pytest
 from own_snapshots import own_snapshots
 
 from dyformer.evaluation import first_stage
-from dyformer.evaluation.costs import FORECASTER_WITHOUT
+from dyformer.evaluation.promotion import FORECASTER_WITHOUT
 from dyformer.experiments.settings import Experiment
 from flows import parallel
 from flows.cluster import machine_facts
