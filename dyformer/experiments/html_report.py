@@ -30,7 +30,7 @@ from dyformer.experiments.plots import (
     step_curve,
 )
 from dyformer.experiments.printed import PrintedTable
-from dyformer.experiments.tables import order_in_report, printed_tables
+from dyformer.experiments.tables import order_in_report, printed_tables, units_of
 from dyformer.experiments.verdict import Verdict
 
 PLOT_DPI = 110
@@ -201,10 +201,10 @@ def _course(course: pl.DataFrame, starts: Starts | None, published: str | None) 
     """Draw the curve over the newest steps: the MRR where several are ranked, and the AUC of the paper's protocol."""
     given: dict[str, Any] = {"starts": starts, "published": published}
     ranked = course.filter(protocol="prequential", slice=KNOWN, family=MIXED, metric="mrr")
-    if _num_steps(ranked) > 1:
+    if len(units_of(ranked)) > 1:
         yield "MRR of each step", step_curve(ranked, metric="mrr", slice_name=KNOWN, family=MIXED, **given)
     pairs = course.filter(protocol="paper", slice="all", metric="auc")
-    if _num_steps(pairs) > 1:
+    if len(units_of(pairs)) > 1:
         yield "AUC of each step, all links", step_curve(pairs, **given)
 
 
@@ -245,7 +245,7 @@ def _pair_plots(rows: pl.DataFrame, course: pl.DataFrame, starts: Starts | None)
     for part in SLICES:
         if not rows.filter(slice=part, metric="auc").is_empty():
             yield f"AUC with intervals, {part} links", comparison_chart(rows, slice_name=part)
-    if _num_steps(course.filter(slice="new", metric="auc")) > 1:
+    if len(units_of(course.filter(slice="new", metric="auc"))) > 1:
         yield "AUC of each step, new links", step_curve(course, slice_name="new", starts=starts)
 
 
@@ -266,10 +266,6 @@ def _drift(rows: pl.DataFrame | None, starts: Starts | None) -> tuple[list[Print
     measured = rows["deviation"].is_not_null().any()
     plots = [("Drift of each step", drift_curve(rows, starts))] if measured else []
     return [PrintedTable(title, drift_texts(newest), [])], plots
-
-
-def _num_steps(rows: pl.DataFrame) -> int:
-    return rows.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique()
 
 
 def _section(title: str, tables: Sequence[PrintedTable], plots: Iterable[tuple[str, Figure]] = ()) -> Iterator[str]:

@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from dyformer import InvalidInput
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.query_slices import KNOWN
+from dyformer.experiments.tables import OF_A_UNIT, units_of
 from dyformer.sampling.ranking_queries import FAMILIES
 
 METRIC_TITLES = {
@@ -104,7 +105,7 @@ def step_curve(
     a band, too. With `starts` the axis has dates.
     Raises ValueError when the frame has no per-step value of this metric, slice and family.
     """
-    rows = _rows(metrics, metric, slice_name, family).filter(~pl.col("step").is_in(["micro", "macro"]))
+    rows = _rows(metrics, metric, slice_name, family).filter(OF_A_UNIT)
     rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
     figure, axes = empty_axes(6.4, 5.0)
     styles = _styles(rows, published)
@@ -136,8 +137,8 @@ def comparison_chart(
     has neither a micro nor a macro value of this metric, slice and family.
     """
     every = _rows(metrics, metric, slice_name, family)
-    rows = _not_empty(every.filter(pl.col("step").is_in(["micro", "macro"])), metrics, metric, slice_name)
-    is_single = every.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique() == 1
+    rows = _not_empty(every.filter(~OF_A_UNIT), metrics, metric, slice_name)
+    is_single = len(units_of(every)) == 1
     ranked = _ranked(rows)[::-1]  # rows are drawn upwards
     figure, axes = empty_axes(8.5, 1.4 + 0.36 * len(ranked))
     markers = {"macro": "o"} if is_single else {"macro": "o", "micro": "D"}

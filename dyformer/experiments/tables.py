@@ -31,6 +31,7 @@ TABLE_SCHEMA = pl.Schema(
 
 
 OF_A_SEED = pl.col("seed").is_not_null()
+OF_A_UNIT = ~pl.col("step").is_in(["micro", "macro"])  # not of the mean over steps or other units
 
 
 def cells(table: TableOf, rows: pl.DataFrame) -> pl.DataFrame:
@@ -64,7 +65,7 @@ def cells(table: TableOf, rows: pl.DataFrame) -> pl.DataFrame:
 
 def units_of(rows: pl.DataFrame) -> list[str]:
     """Give the steps or other units that rows of METRICS_SCHEMA have a value of."""
-    return rows.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].unique(maintain_order=True).to_list()
+    return rows.filter(OF_A_UNIT)["step"].unique(maintain_order=True).to_list()
 
 
 def printed_tables(protocol: Protocol, metrics: pl.DataFrame, dataset: str) -> dict[str, PrintedTable]:

@@ -13,6 +13,7 @@ from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tables import OF_A_UNIT
 from dyformer.experiments.verdict import Verdict, verdict, whose_forecasts
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
@@ -83,8 +84,7 @@ def run_metrics(snapshots: str, rankings: list[str], scores: list[str], publishe
         parts += [read_metrics(measure(snapshots, protocol, addresses))] if addresses else []
     if published is not None:
         rows = read_metrics(measure(snapshots, FORECASTS, [published]))
-        is_step = ~pl.col("step").is_in(["micro", "macro"])
-        parts.append(rows.filter(is_step, pl.col("metric").is_in(OF_PUBLISHED)))
+        parts.append(rows.filter(OF_A_UNIT, pl.col("metric").is_in(OF_PUBLISHED)))
     return pl.concat(parts)
 
 

@@ -11,6 +11,7 @@ from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
 from dyformer.experiments.printed import PrintedTable, files_of
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import Study
+from dyformer.experiments.tables import OF_A_UNIT
 from dyformer.experiments.tuning.grids import tuned_sentence
 
 
@@ -127,7 +128,7 @@ def study_tables(
                     pl.col("metric").eq(column.metric) & pl.col("family").eq(column.family) for column in table.values
                 )
             )
-            over_steps = table_rows.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
+            over_steps = table_rows.filter(~OF_A_UNIT, pl.col("value").is_not_null())
             if over_steps.is_empty():
                 continue
             theirs = study.paper_values(table.name, dataset)

@@ -13,7 +13,7 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.methods import Method, changes_of, settings_of
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.tables import printed_tables
+from dyformer.experiments.tables import printed_tables, units_of
 from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.measure import read_beside, read_metrics
 from flows.tasks.made import made
@@ -220,6 +220,5 @@ def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, changes: str, 
 
 
 def _steps(table: pl.DataFrame) -> str:
-    units = table.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].unique(maintain_order=True).to_list()
-    steps = sorted(units, key=lambda unit: int(unit) if unit.isdecimal() else 0)
+    steps = sorted(units_of(table), key=lambda unit: int(unit) if unit.isdecimal() else 0)
     return steps[0] if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"

@@ -8,7 +8,7 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.printed import PrintedTable, markdown_rows
-from dyformer.experiments.tables import score_table, significance_table
+from dyformer.experiments.tables import score_table, significance_table, units_of
 from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
 from storage.bytes.checksums import sha256
@@ -51,9 +51,9 @@ def protocols_in(rows: pl.DataFrame) -> list[Protocol]:
 
 
 def _track_protocol(run: TrackedRun, protocol: Protocol, rows: pl.DataFrame) -> None:
-    is_single = rows.filter(_is_unit())["step"].n_unique() == 1
+    is_single = len(units_of(rows)) == 1
     rows = rows.filter(pl.col("value").is_not_null(), _is_tracked(protocol))
-    numbers = {name: number for number, name in enumerate(rows.filter(_is_unit())["step"].unique(maintain_order=True))}
+    numbers = {name: number for number, name in enumerate(units_of(rows))}
     for row in rows.iter_rows(named=True):
         name, is_unit = metric_name(protocol, row), row["step"] in numbers
         if is_single and row["step"] == "micro":  # the same as macro
@@ -64,10 +64,6 @@ def _track_protocol(run: TrackedRun, protocol: Protocol, rows: pl.DataFrame) -> 
         beside = {f"{name}_{key}": row[key] for key in keys if has_interval and row[key] is not None}
         step = int(row["step"]) if row["step"].isdecimal() else numbers.get(row["step"], 0)
         run.metrics({name: row["value"], **beside}, step=step, replace=True)
-
-
-def _is_unit() -> pl.Expr:
-    return ~pl.col("step").is_in(["micro", "macro"])
 
 
 def _is_tracked(protocol: Protocol) -> pl.Expr:
