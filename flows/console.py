@@ -17,6 +17,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from dyformer.logs.counts import counted
+
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
@@ -46,12 +48,6 @@ def printable(text: str) -> str:
 def printed_probability(value: float) -> str:
     """Write a probability with four decimals, a small one with an exponent, and none as 0."""
     return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}" if value > 0 else "0"
-
-
-def counted(number: int, noun: str) -> str:
-    """Write how many there are: 1 row, 2 rows, 1,000 queries."""
-    several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else several}"
 
 
 def _least_width(table: "Table", console: "Console") -> int:

@@ -51,6 +51,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
 from dyformer.graphs.windows import next_window
 from dyformer.logs.compression import local_file
+from dyformer.logs.counts import counted
 from dyformer.logs.datasets import OWN_LOG_WINDOW
 from dyformer.logs.events import check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan
@@ -185,7 +186,7 @@ class Graph:
     window: Window  # by which the log was divided
 
     def __repr__(self) -> str:
-        return f"Graph of {self.num_steps} steps and {len(self.nodes):,} nodes"
+        return f"Graph of {counted(self.num_steps, 'step')} and {counted(len(self.nodes), 'node')}"
 
     @property
     def num_steps(self) -> int:
@@ -258,7 +259,7 @@ class Log:
     plan: ReadPlan  # how the rows were read
 
     def __repr__(self) -> str:
-        return f"Log of {len(self.events):,} rows, {len(self.quarantine):,} more in quarantine"
+        return f"Log of {counted(len(self.events), 'row')}, {len(self.quarantine):,} more in quarantine"
 
     def snapshots(self, window: str | Window = OWN_LOG_WINDOW) -> Graph:
         """Divide the log into snapshots: "7d", "12 equal" (equal counts), "calendar 1mo in Europe/Berlin".
@@ -385,7 +386,7 @@ def fit(
     chosen = _with_settings(title, named, experiment, device, say)
     if step < 3:
         raise InvalidInput(
-            f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows"
+            f"the graph has {counted(step, 'step')}: expected at least 3 to fit a method on, or choose short windows"
         )
     past = prepare_graph(dynamic, until=step, config=experiment.graph)
     sampled_steps(past, seed=seed)  # too few links are refused before any training

@@ -16,6 +16,7 @@ from dyformer import InvalidInput
 from dyformer.experiments.api import Log, read_log
 from dyformer.experiments.arguments import as_path, check_process, reported, stripped, texts, whole
 from dyformer.experiments.saved_models import Parts, read_model, write_model
+from dyformer.logs.counts import counted
 from dyformer.logs.datasets import Columns
 from dyformer.logs.moments import MICROSECONDS_OF, UnreadableMoment, expected_times, read_moment, written_moment
 from dyformer.logs.plan import ReadPlan
@@ -77,7 +78,7 @@ class EventModel:
         return record, tables, arrays
 
     def __repr__(self) -> str:
-        return f"EventModel of {self._ranking.num_events:,} events"
+        return f"EventModel of {counted(self._ranking.num_events, 'event')}"
 
     def observe(self, events: "pl.DataFrame | pd.DataFrame | list[tuple[Any, ...]]") -> None:
         """Let events count that are not older than the newest one so far; they may have new nodes.

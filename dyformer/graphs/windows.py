@@ -238,9 +238,10 @@ def _equal_count(time_R: NDArray[np.int64], offset: int, num_windows: int) -> Wi
     if num_windows > len(time_R):
         fewer = len(time_R) // 2
         remedy = f', or choose fewer windows, as in `window="{fewer} equal"`' if fewer >= USEFUL_WINDOWS else ""
+        rows = "interaction" if len(time_R) == 1 else "interactions"
         raise TooFewRows(
-            f"{len(time_R)} interactions cannot fill {num_windows} windows of equal count: add interactions until there"
-            f" are {num_windows}{remedy}"
+            f"{len(time_R)} {rows} cannot fill {num_windows} windows of equal count: add "
+            f"interactions until there are {num_windows}{remedy}"
         )
     length, num_longer = divmod(len(time_R), num_windows)
     index_B = np.arange(num_windows + 1)

@@ -235,7 +235,8 @@ def id_difference(num_stored: int, num_new: int, num_known: int, num_swapped: in
     fewest = min(num_stored, num_new)
     if fewest < LEAST_IDS or num_known >= LEAST_KNOWN * fewest:
         return None
-    swapped = f"; {num_swapped:,} are ids of the other end: are source and target swapped?" if num_swapped else ""
+    are = "is an id" if num_swapped == 1 else "are ids"
+    swapped = f"; {num_swapped:,} {are} of the other end: are source and target swapped?" if num_swapped else ""
     return f"of its {num_new:,} ids, {num_known or 'none'} is among the {num_stored:,} known ones{swapped}"
 
 

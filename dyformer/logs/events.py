@@ -213,10 +213,10 @@ def check_usable(
         )
     where = f"first in {first['file']}, {plan.row_name} {first['line']}: {raw}"
     remedies = [remedy for fault, remedy in REMEDIES.items() if quarantine["reason"].str.contains(fault).all()]
-    raise NoUsableRows(
-        f"none of the {quarantine.height:,} rows of {names} can be used: {reasons} ({where});"
-        f" {(remedies or [CHOOSE_COLUMNS])[0]}"
-    )
+    cannot = f"none of the {quarantine.height:,} rows of {names} can be used"
+    if quarantine.height == 1:
+        cannot = f"the only row of {names} cannot be used"
+    raise NoUsableRows(f"{cannot}: {reasons} ({where}); {(remedies or [CHOOSE_COLUMNS])[0]}")
 
 
 def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float, row_name: str = "line") -> None:

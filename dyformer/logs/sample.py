@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from dyformer.logs.counts import counted
 from dyformer.logs.json_lines import BadRecord, json_record
 from dyformer.logs.lines import text_blocks
 from dyformer.logs.plan import SEPARATOR_NAMES, Declared, LogFormat
@@ -101,7 +102,7 @@ def sample_table(files: list[RawFile], declared: Declared) -> Table:
             return _table_of(_sample(file, declared.comment_marks), declared)
         except EmptyLog as error:
             empty.append(str(error))
-    more = f"; and {len(empty) - MAX_EMPTY:,} more files without a row" if len(empty) > MAX_EMPTY else ""
+    more = f"; and {counted(len(empty) - MAX_EMPTY, 'more file')} without a row" if len(empty) > MAX_EMPTY else ""
     raise EmptyLog("; ".join(empty[:MAX_EMPTY]) + more)
 
 
@@ -136,10 +137,10 @@ def empty_message(names: str, num_files: int, num_comments: int) -> str:
     """Write the message of EmptyLog for files without a row."""
     if num_comments:
         return (
-            f"{names}: the log is empty, all of its {num_comments:,} lines are comments; if they are rows, name the"
-            " characters that begin a comment with `comment_marks`, none in an empty text"
+            f"{names}: the log is empty but for {counted(num_comments, 'comment line')}; if there are rows among them,"
+            " name the characters that begin a comment with `comment_marks`, none in an empty text"
         )
-    return f"{names}: the log is empty (no row in {num_files} file(s)); check that it was written completely"
+    return f"{names}: the log is empty (no row in {counted(num_files, 'file')}); check that it was written completely"
 
 
 def check_text(start: bytes, file: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.logs.counts import counted
 from dyformer.logs.datasets import Columns
 from dyformer.logs.names import LABELS, PAIRS, TIMES, WEIGHTS, named_pairs, plain_name
 from dyformer.logs.plan import UNIT_NAMES, Declared, ReadPlan, listed, position
@@ -52,7 +53,8 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
         elif not _has_common_id(table, roles):
             notes.append(
                 f"one id space, as neither the columns' names nor a KONECT header name two; but no source of the first"
-                f" {len(table.rows):,} rows is a target, too: if user 7 and item 7 are two nodes, pass `bipartite=True`"
+                f" {counted(len(table.rows), 'row')} is a target, too: if user 7 and item 7 are two nodes, pass"
+                " `bipartite=True`"
             )
     directed = declared.directed
     if directed is None:
@@ -209,7 +211,7 @@ def _time_unit(table: Table, at: int, declared: Declared) -> TimeUnit:
     if not texts:
         raise UnreadableTime(
             f"{table.where}: the time column ({table.names[at] if table.names else at}) is empty in the first"
-            f" {len(table.rows)} rows; name another column with `time`, or its unit with `time_unit`"
+            f" {counted(len(table.rows), 'row')}; name another column with `time`, or its unit with `time_unit`"
         )
     if mostly(texts, is_number):
         return _unit_of_counts([text for text in texts if is_number(text)], table)

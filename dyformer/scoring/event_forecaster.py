@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from dyformer import InvalidInput
 from dyformer.extras import need_openmp
 from dyformer.graphs.config import OR_LIST, STRICT
+from dyformer.logs.counts import counted
 from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
 from dyformer.scoring.event_tables import FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
@@ -192,7 +193,9 @@ def fit_on_past(method: EventForecaster, log: EventLog, *, seed: int, done: Done
     Raises TooFewPastEvents where one of the two parts would be empty, or the log is very short.
     """
     if len(log) < FEWEST_EVENTS:
-        raise TooFewPastEvents(f"found {len(log)} events: expected at least {FEWEST_EVENTS} to fit a forecaster on")
+        raise TooFewPastEvents(
+            f"found {counted(len(log), 'event')}: expected at least {FEWEST_EVENTS} to fit a forecaster on"
+        )
     border = int(np.searchsorted(log.time_E, np.quantile(log.time_E, VALIDATION_FROM), side="right"))
     if border == len(log):
         border = int(np.searchsorted(log.time_E, log.time_E[-1], side="left"))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from dyformer.evaluation.protocols import PROTOCOLS
+from dyformer.logs.counts import counted
 from flows.commands.runs import announced, ingested
-from flows.console import counted, plain_steps, print_frame, print_tables, write_json
+from flows.console import plain_steps, print_frame, print_tables, write_json
 from flows.options import (
     CAP,
     Changes,
@@ -398,5 +399,5 @@ def _print_studies() -> None:
 
 
 def _row(name: str, study: "Study") -> dict[str, str]:
-    methods = f"{len(study.rows)} rows"
+    methods = counted(len(study.rows), "row")
     return {"experiment": name, "rows": methods, "datasets": ", ".join(study.datasets), "meaning": study.sentence}

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.console import counted, ongoing, print_frame, print_json, printable, printed_probability
+from dyformer.logs.counts import counted
+from flows.console import ongoing, print_frame, print_json, printable, printed_probability
 from flows.options import AsJson, Stored, optional
 
 COLUMNS = ("rank", "target", "probability", "linked before", "reasons")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.console import counted, ongoing, print_frame, print_json, printable
+from dyformer.logs.counts import counted
+from flows.console import ongoing, print_frame, print_json, printable
 from flows.ending import FAILED
 from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, of_cluster, optional, with_reading
 from flows.tasks.reading_options import on_command_line

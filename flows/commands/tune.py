@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dyformer.logs.counts import counted
 from flows.commands.runs import announced
 from flows.console import print_frame, write_json
 from flows.options import (
@@ -85,10 +86,10 @@ def _check_budget(title: str, own: dict[str, Any], trials: int, max_epochs: int 
 
     num, epochs = own.get("trials", 0), own.get("max_epochs")
     if epochs != max_epochs or num > trials or num < min(trials, num_points(title)):
+        cap = "no cap on epochs" if epochs is None else f"at most {counted(epochs, 'epoch')}"
         raise typer.BadParameter(
-            f"the file has a search of {title} with {num} trials and "
-            f"{'no cap on epochs' if epochs is None else f'at most {epochs} epochs'}: the methods of a file need the "
-            "same --trials and --epochs; name another file otherwise"
+            f"the file has a search of {title} with {counted(num, 'trial')} and {cap}: the methods of a file "
+            "need the same --trials and --epochs; name another file otherwise"
         )
 
 

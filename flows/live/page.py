@@ -10,10 +10,11 @@ from urllib.parse import quote
 
 import polars as pl
 
+from dyformer.logs.counts import counted
 from dyformer.logs.moments import written_moment
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.live_ranking import PastPartner
-from flows.console import counted, printed_probability
+from flows.console import printed_probability
 from flows.tasks.live import ranking_record
 from storage.artifacts.artifact import ArtifactMissing, read_table
 from storage.bytes.checksums import Damaged

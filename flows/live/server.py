@@ -25,7 +25,7 @@ from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.sent_events import BadEvent, SentEvent, check_id, checked_event
 from flows.live.page import node_page, openapi_page
 from flows.live.service import LiveService
-from flows.tasks.live import ranking_record, written_id
+from flows.tasks.live import no_past_note, ranking_record, written_id
 from storage.bytes.files import WriteFailed
 
 MOST_EVENTS = 10_000  # of a request
@@ -137,7 +137,10 @@ class Pairs(Body):
 
 
 class ScoredPair(BaseModel):
-    """The score ranks the targets of one source; the probability is null where the target is no candidate."""
+    """The score ranks the targets of one source; the probability is null where the target is no candidate.
+
+    The note says that the log has no event of the source, and is null for all others.
+    """
 
     source: Id
     target: Id
@@ -145,6 +148,7 @@ class ScoredPair(BaseModel):
     score: float
     probability: float | None
     linked_before: bool
+    note: str | None
 
 
 class ScoredPairs(BaseModel):
@@ -383,6 +387,7 @@ def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:
         with _in_time():
             scores = opened.ranking.scores(source, targets, at=moment)
         times.append(scores.at)
+        note = None if source in opened.ranking.ids.source_numbers else no_past_note(opened, source)
         for index, position in enumerate(own):
             probability = float(scores.probability_P[index])
             rows[position] = {
@@ -392,6 +397,7 @@ def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:
                 "score": float(scores.score_P[index]),
                 "probability": None if math.isnan(probability) else probability,
                 "linked_before": bool(scores.num_contacts_P[index]),
+                "note": note,
             }
     return {
         "at": written_moment(max(times), opened.time_unit),

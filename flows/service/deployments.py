@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dyformer import InvalidInput
+from dyformer.logs.counts import counted
 from flows.service import TAG
 
 if TYPE_CHECKING:
@@ -213,7 +214,11 @@ def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]
         done += [_ensure_automation(client)]
         done += [_deployed(client, deployment) for deployment in sent]
     left = len(all_deployments) - len(sent)
-    return [*done, f"{left} deployments for a GPU: --gpu sends them"] if left else done
+    return (
+        [*done, f"{counted(left, 'deployment')} for a GPU: --gpu sends {'it' if left == 1 else 'them'}"]
+        if left
+        else done
+    )
 
 
 def _exists(client: "SyncPrefectClient", deployment: Deployment) -> bool:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from packaging.requirements import Requirement
 
 from dyformer.extras import MissingExtra
+from dyformer.logs.counts import counted
 from flows.cluster import ClusterUnusable, node_checks
-from flows.console import counted
 from flows.service.dead_runs import PAGE, active_runs, all_pages, ended_among, late_runs, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.environment import ServerUnreachable, server_in_use
@@ -290,7 +290,7 @@ def _slots(client: "SyncPrefectClient") -> Finding:
     if leaked:
         remedy = "they are free when their lease ends, within five minutes"
         return Finding("slots", "wrong", f"taken without a run: {', '.join(leaked)}", remedy)
-    return _ok("slots", f"{len(active)} active runs, no slot without one")
+    return _ok("slots", f"{counted(len(active), 'active run')}, no slot without one")
 
 
 def _late(client: "SyncPrefectClient") -> Finding:
@@ -312,7 +312,7 @@ def _failing(client: "SyncPrefectClient") -> Finding:
     active = [deployment for deployment in scheduled(client) if any(when.active for when in deployment.schedules)]
     failing = {dataset_of(deployment): failed for deployment in active if (failed := _failed_last(client, deployment))}
     if not failing:
-        return _ok("retrainings", f"the last one of each of {len(active)} active schedules did not fail")
+        return _ok("retrainings", f"the last one of each of {counted(len(active), 'active schedule')} did not fail")
     detail = "; ".join(f"{dataset}: {_named(failed)}" for dataset, failed in failing.items())
     return Finding("retrainings", "wrong", detail, "correct what the message names; the logs are on Prefect's page")
 

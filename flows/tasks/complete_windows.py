@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from dyformer import InvalidInput
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
 from dyformer.graphs.windows import WindowsMove, complete_ends
+from dyformer.logs.counts import counted
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.moments import UnreadableMoment, read_moment
 from dyformer.logs.time_windows import EPOCH, MICROSECOND, TimeUnit, Window, WindowError
-from flows.console import counted
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import MANIFEST, manifest
 from storage.bytes import files

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from dyformer import InvalidInput
 from dyformer.graphs.windows import FarRows, TooFewRows, emptiness, far_rows, split_windows
 from dyformer.logs.contract import ForeignLog
+from dyformer.logs.counts import counted
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, LogError, RawFile, ReadLimits
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window, written_time
-from flows.console import counted
 from flows.tasks.reading import (
     FIXED,
     MAX_NAMED,

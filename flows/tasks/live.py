@@ -219,15 +219,15 @@ def ranking_record(opened: OpenedRanking, ranking: Ranking) -> dict[str, Any]:
         "at": written_moment(ranking.at, opened.time_unit),
         "num_events": ranking.num_events,
         "known": is_known,
-        "note": None if is_known else f"{NO_PAST}{_capitals(opened, ranking.source)}",
+        "note": None if is_known else no_past_note(opened, ranking.source),
         "ranking": rows,
     }
 
 
-def _capitals(opened: OpenedRanking, source: str) -> str:
-    """Name the source of the log that a wrongly written one may mean; ids are exact texts, so it is no match."""
+def no_past_note(opened: OpenedRanking, source: str) -> str:
+    """Say that a source has no event, and name the one that it may mean; ids are exact texts, so that is no match."""
     other = opened.ranking.ids.in_other_capitals(source)
-    return "" if other is None else f". The log has {other}, which differs in capitals only"
+    return NO_PAST if other is None else f"{NO_PAST}. The log has {other}, which differs in capitals only"
 
 
 def written_id(opened: OpenedRanking, text: str) -> str | int:

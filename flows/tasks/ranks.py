@@ -24,6 +24,7 @@ from torch import distributed
 from torch.distributed.distributed_c10d import _set_pg_timeout, _world  # private, as torch documents no other way
 
 from dyformer import InvalidInput
+from dyformer.logs.counts import counted
 from dyformer.training.ranks import Rank
 from flows.console import QUIET
 from flows.tasks.models import device
@@ -55,7 +56,9 @@ def num_ranks() -> int:
         raise InvalidInput(f"{RANKS}={text}: expected a number of processes, 1 or more")
     num, num_gpus = int(text), torch.cuda.device_count()
     if num > 1 and num_gpus and num > num_gpus:
-        raise InvalidInput(f"{num} processes cannot train on {num_gpus} GPUs: set --ranks to {num_gpus} at most")
+        raise InvalidInput(
+            f"{num} processes cannot train on {counted(num_gpus, 'GPU')}: set --ranks to {num_gpus} at most"
+        )
     return num
 
 

@@ -29,6 +29,7 @@ from dyformer.logs.contract import (
     time_difference,
     unit_difference,
 )
+from dyformer.logs.counts import counted
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, dataset_named
 from dyformer.logs.events import ReadResult
 from dyformer.logs.plan import Declared, ReadPlan, declared_by
@@ -36,7 +37,6 @@ from dyformer.logs.raw_file import LogError, RawFile
 from dyformer.logs.sample import sample_table
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
-from flows.console import counted
 from flows.tasks.reading_options import READING_OPTIONS, SWITCHES
 from storage.events import disk_rows, rows
 from storage.events.declarations import declaration

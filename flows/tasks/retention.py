@@ -10,7 +10,7 @@ KEEP = 10
 
 def pruned(dataset: str, keep: int = KEEP) -> list[str]:
     """Remove old versions of a dataset from the store and from MLflow; return what was done, as sentences."""
-    from flows.console import counted
+    from dyformer.logs.counts import counted
     from storage.layout import Layout
     from storage.removal import prune as prune_store
     from storage.tracking.mlflow_client import failures, reason

@@ -20,6 +20,7 @@ from dyformer.graphs.snapshots import (
     to_tables,
 )
 from dyformer.graphs.windows import split_windows
+from dyformer.logs.counts import counted
 from dyformer.logs.time_windows import TimeUnit, Window
 from storage.artifacts.artifact import REMEDY, Artifact, ArtifactDamaged, Lineage, digest, open_artifact
 from storage.artifacts.code import code_digest, code_version
@@ -274,7 +275,7 @@ def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
     """Raise StepOutOfRange unless all steps lie from `first` to `last`."""
     wrong = [step for step in steps if not first <= step <= last]
     if wrong:
-        has = f"{dataset} has {last} snapshots"
+        has = f"{dataset} has {counted(last, 'snapshot')}"
         remedy = (
             f"choose from {first} to {last}"
             if first <= last

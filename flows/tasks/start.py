@@ -16,8 +16,8 @@ from dyformer.evaluation.promotion import FORECASTER_WITHOUT
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.verdict import expected_in_words
+from dyformer.logs.counts import counted
 from dyformer.scoring.retrieval import MAX_NODES
-from flows.console import counted
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import STEP_IN_TEST, champion_of, unusable
 from flows.tasks.models import TRAINING, Contender, open_model, trained_until

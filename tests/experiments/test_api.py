@@ -407,6 +407,13 @@ def test_log_graph_and_model_are_one_line_each(frame: pl.DataFrame, graph: Graph
     assert repr(dyformer.read_log(frame)) == f"Log of {len(frame):,} rows, 0 more in quarantine"
     assert repr(graph) == f"Graph of {graph.num_steps} steps and {len(graph.nodes):,} nodes"
     assert repr(model) == f"Model of {graph!r}, width 4"
+    row = dyformer.read_log([("anna", "bert", "2024-01-01")])
+    assert (repr(row), repr(row.snapshots("1d"))) == (
+        "Log of 1 row, 0 more in quarantine",
+        "Graph of 1 step and 2 nodes",
+    )
+    with pytest.raises(ValueError, match="the graph has 1 step: expected at least 3"):
+        dyformer.fit(row.snapshots("1d"))
 
 
 @pytest.mark.parametrize(

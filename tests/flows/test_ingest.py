@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import flows.cli
-from flows.console import counted
+from dyformer.logs.counts import counted
 from flows.tasks.ingest import ingest_log
 from storage.events import versions
 
@@ -253,7 +253,7 @@ def test_comment_lines_are_counted_and_below_a_header_there_are_none(dyformer: C
     Path("tags.csv").write_text("\n".join(f"#{row}" for row in ROWS))
     code, output = dyformer("ingest", "tags", "--log", "tags.csv")
     assert code == 1
-    assert "all of its 14 lines are comments" in output
+    assert "the log is empty but for 14 comment lines" in output
     assert "--comments" in output
     assert dyformer("ingest", "tags", "--log", "tags.csv", "--comments", "")[0] == 0
 
@@ -339,7 +339,7 @@ def test_a_new_file_without_a_row_is_named_and_the_others_are_committed(dyformer
         code, output = dyformer("ingest", "mine", "--log", "incoming")
         assert code == 0, output
         assert "no new row: incoming/1_quiet.csv: the log is empty, there is only a header in line 1" in output
-        assert "incoming/3_nothing.csv: the log is empty (no row in 1 file(s))" in output
+        assert "incoming/3_nothing.csv: the log is empty (no row in 1 file)" in output
         assert "event table version 1" in output
     (folder / "4_busy.csv").write_text(f"{HEADER}\nu1,v1,2024-01-15T00:00:00Z\n")
     assert "event table version 2" in dyformer("ingest", "mine", "--log", "incoming")[1]

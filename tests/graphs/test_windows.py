@@ -271,6 +271,8 @@ def test_fewer_windows_are_recommended_if_they_can_be_evaluated():
         split_windows(np.arange(6), window, "step")
     with pytest.raises(TooFewRows, match=r"^5 interactions cannot fill 100 windows .* until there are 100$"):
         split_windows(np.arange(5), window, "step")
+    with pytest.raises(TooFewRows, match=r"^1 interaction cannot fill"):
+        split_windows(np.arange(1), window, "step")
 
 
 def test_clocks_have_the_years_2_to_9900():

@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
     "nothing": refused("", EmptyLog, "the log is empty", "written completely"),
     "a byte-order mark alone": refused(b"\xef\xbb\xbf", EmptyLog, "the log is empty"),
     "blank lines alone": refused("\n \n\t\n", EmptyLog, "the log is empty"),
-    "comments alone": refused("% a\n# b\n", EmptyLog, "all of its 2 lines are comments", "`comment_marks`"),
+    "comments alone": refused("% a\n# b\n", EmptyLog, "but for 2 comment lines", "`comment_marks`"),
     "a header alone": refused(HEADER, EmptyLog, "only a header in line 1"),
     "no end of the last line": accepted(GOOD.rstrip("\n")),
     "carriage returns alone": accepted(GOOD.replace("\n", "\r")),
@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
     "a comment among the rows": accepted(GOOD + f"#a,b,{EPOCH}\n", comments=1),
     "hashtags below a header": accepted(HEADER + GOOD + f"#a,%b,{EPOCH}\n" * 3, N + 3),
     "hashtags of integers below a header": accepted(HEADER + INTEGERS + "#1,2,3\n", N, {FAR: 1}),
-    "hashtags alone": refused(f"#a,b,{EPOCH}\n" * 9, EmptyLog, "all of its 9 lines are comments"),
+    "hashtags alone": refused(f"#a,b,{EPOCH}\n" * 9, EmptyLog, "but for 9 comment lines"),
     "hashtags where nothing is a comment": accepted(f"#a,b,{EPOCH}\n" * 9, 9, comment_marks=""),
     "a header again": accepted(HEADER + GOOD + HEADER, rejected={"header repeated": 1}),
     "a tab among the spaces, early": accepted(

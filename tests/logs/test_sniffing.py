@@ -209,6 +209,8 @@ def test_missing_times_do_not_hide_the_unit_of_the_others():
             NoUsableRows,
             r"none of the 2 rows .*1 x empty source id \(as in part-0.log, line 1\); 1 x empty target id",
         ),
+        (f",b,{EPOCH}\n", {}, NoUsableRows, r"the only row of part-0.log cannot be used: 1 x empty source id"),
+        ("a,b,\n", {"time": 2}, UnreadableTime, r"the time column \(2\) is empty in the first 1 row;"),
         (f"x,y,z,t\n1,2,3,{EPOCH}\n", {}, AmbiguousLog, r"choose with `source` and `target`"),
         (f"source,target,user,item,t\n1,2,3,4,{EPOCH}\n", {}, AmbiguousLog, r"source and target; user and item"),
         (f"source,target,time,date\n1,2,{EPOCH},2024-01-01\n", {}, AmbiguousLog, r"could be the time .*`time`"),
@@ -246,7 +248,9 @@ def test_files_without_a_row_are_passed_over_in_any_order(empty):
 
 
 def test_a_log_without_a_row_is_refused_and_files_are_named():
-    with pytest.raises(EmptyLog, match=r"part-0.log: .* only a header in line 1; part-1.log: .*; and 1 more files"):
+    with pytest.raises(
+        EmptyLog, match=r"part-0.log: .* only a header in line 1; part-1.log: .*; and 1 more file without a row"
+    ):
         sniff_plan(raw("source,target,time\n", *[""] * 5))
 
 

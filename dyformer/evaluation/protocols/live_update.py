@@ -20,6 +20,7 @@ from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, R
 from dyformer.evaluation.rows import Cell, Measured, Run, means, metric_rows
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph, StepOutOfRange
+from dyformer.logs.counts import counted
 from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import LinkExamples, distinct, is_among, ordered_keys, pair_keys
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
@@ -160,8 +161,8 @@ def weeks_to_rank(log: Log) -> list[int]:
     weeks = [week for week in possible if has_labelled_steps(graph, week, num_steps=NUM_OLDER_STEPS)]
     if not weeks:
         raise StepOutOfRange(
-            f"{log.dataset} has {graph.num_steps} weeks, and none has links between known nodes in a week before it "
-            f"to learn from: choose another protocol, or a longer log"
+            f"{log.dataset} has {counted(graph.num_steps, 'week')}, and none has links between known nodes in a week "
+            "before it to learn from: choose another protocol, or a longer log"
         )
     return weeks
 

@@ -110,6 +110,9 @@ def test_a_source_that_differs_in_capitals_only_stays_unknown_and_the_note_names
     assert answer["ranking"] == client.get("/rank/someone").json()["ranking"]
     assert client.get("/rank/Someone").json()["note"].endswith("new sources choose")
     assert client.get("/rank/u1").json()["note"] is None
+    pairs = [{"source": source, "target": "p1"} for source in ("U1", "someone", "u1")]
+    scores = client.post("/score", json={"pairs": pairs}).json()["scores"]
+    assert [row["note"] for row in scores] == [answer["note"], client.get("/rank/someone").json()["note"], None]
 
 
 def test_an_event_counts_in_the_next_request(client):

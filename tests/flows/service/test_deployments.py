@@ -176,11 +176,12 @@ def test_the_forms_describe_all_parameters_and_take_no_value_out_of_range(server
             assert missing == []
         for name, parameters in (
             ("retrain/any", {"dataset": "mylog", "seed": -1}),
+            ("retrain/any", {"dataset": "mylog", "seed": 2**32}),
             ("benchmark/any", {"dataset": "mylog", "seeds": 0}),
             ("reconcile/any", {"keep": 1}),
         ):
             number = client.read_deployment_by_name(name).id
-            with pytest.raises(PrefectHTTPStatusError, match="minimum"):
+            with pytest.raises(PrefectHTTPStatusError, match=r"minimum|maximum"):
                 client.create_flow_run_from_deployment(number, parameters=parameters)
 
 
