@@ -3,6 +3,7 @@
 Seconds of an earlier run's stages, or of the first forecasts, or the links of the newest steps -> a plan with times.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -215,7 +216,8 @@ def plan_of(
 
     That time is `first_seconds` once they are made, and before them, or where they were stored, estimated from the
     links that they learn from. The first forecasts are a stage to come where `shows_first`. On a graph with more than
-    MAX_NODES nodes, of whose links few are learned from, nothing is planned before they are made.
+    MAX_NODES nodes, of whose links few are learned from, nothing is planned before they are made. What is estimated and
+    was not measured on this machine takes the longer, the more other programs run.
     """
     opened = open_snapshots(snapshots)
     left_out = {stage for stage, is_left in (("first_forecasts", shows_first), ("train", trains)) if not is_left}
@@ -223,7 +225,8 @@ def plan_of(
     known, origin = {**_earlier(opened.dataset), "report": REPORT_SECONDS}, "as in the run before"
     if any(stage not in known or known[stage] < SHORTEST for stage in stages):  # it was paused, or found stored parts
         first, origin = _first_of(opened, first_seconds)
-        known = {} if first is None else _estimated(experiment, first)
+        times, busy = _times_longer()
+        known, origin = {} if first is None else _estimated(experiment, first, times), origin + busy
     return Plan(dataset=opened.dataset, seconds={name: known[name] for name in stages if name in known}, origin=origin)
 
 
@@ -239,16 +242,26 @@ def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | N
         return None, "not estimated"
     newest = graph.snapshots[-NUM_LABELLED_STEPS:]
     num_links = sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
-    return num_links * SECONDS_A_LINK, f"estimated from {counted(num_links, 'link')} to learn from"
+    return num_links * SECONDS_A_LINK * _times_longer()[0], f"estimated from {counted(num_links, 'link')} to learn from"
 
 
-def _estimated(experiment: Experiment, first: float) -> dict[str, float]:
-    """Estimate the seconds of all stages from those of the first forecasts and from the batches of a training."""
+def _times_longer() -> tuple[float, str]:
+    """Give how many times longer a stage takes beside the programs of the last minute, and this in words if it does."""
+    load, num_cores = os.getloadavg()[0], os.cpu_count() or 1
+    busy = f", beside other programs (a load of {load:.0f} on {counted(num_cores, 'core')})"
+    return max(load / num_cores, 1.0), busy if load > num_cores else ""
+
+
+def _estimated(experiment: Experiment, first: float, times: float) -> dict[str, float]:
+    """Estimate the seconds of all stages from those of the first forecasts and from the batches of a training.
+
+    The training and the report take so many `times` as long as on a machine without other programs.
+    """
     parts = [part for part in (experiment.capped.pretrain, experiment.capped.finetune) if part is not None]
     batches = sum(part.epochs * part.batches_per_epoch for part in parts)
     of_stage = {stage: ratio * first for stage, ratio in TO_FIRST.items()}
-    training = NUM_TRAININGS * batches * SECONDS_A_BATCH
-    return {"first_forecasts": first, "train": training, **of_stage, "report": REPORT_SECONDS}
+    training = NUM_TRAININGS * batches * SECONDS_A_BATCH * times
+    return {"first_forecasts": first, "train": training, **of_stage, "report": REPORT_SECONDS * times}
 
 
 def _earlier(dataset: str) -> Mapping[str, float]:

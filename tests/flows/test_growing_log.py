@@ -212,6 +212,7 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
 
     monkeypatch.setattr(retraining, "show_first", show)
     monkeypatch.setattr(start, "SECONDS_A_LINK", 0.1)  # as if the log were large
+    monkeypatch.setattr(start.os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # and the machine had no other programs
     monkeypatch.setattr(start, "LEAST_PRINTED", 0.0)  # the first forecasts may take half a second
     monkeypatch.setattr(retraining, "SHORTEST", 0.0)
     monkeypatch.setattr(start, "SHORTEST", 0.0)

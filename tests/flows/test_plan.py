@@ -19,6 +19,18 @@ BY_LINKS = "estimated from 3,000 links to learn from"
 ESTIMATED = "ranking 17 s, evaluation 14 s, forecasts 14 s, report 8 s"
 
 
+@pytest.fixture(autouse=True)
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Give the machine two cores and another load than none."""
+
+    def loaded(processes: float) -> None:
+        monkeypatch.setattr(start.os, "getloadavg", lambda: (processes, 0.0, 0.0))
+
+    monkeypatch.setattr(start.os, "cpu_count", lambda: 2)
+    loaded(0.0)
+    return loaded
+
+
 @pytest.fixture
 def graph(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A graph of four steps with many links; the log has no report."""
@@ -80,6 +92,23 @@ def test_a_first_plan_is_estimated_from_links_and_then_from_the_first_forecasts(
     measured = "ranking 12 s, evaluation 10 s, forecasts 10 s, report 8 s"
     basis = "estimated from the 10 s of the first forecasts"
     assert line(trains=True, first_seconds=10.0) == f"mylog: about 40 s to go, {basis}: {measured}"
+
+
+def test_what_was_not_measured_takes_longer_beside_other_programs(
+    graph: Mock, load: Callable[[float], None], after: Callable[..., None]
+):
+    alone = line(trains=True, shows_first=True)
+    load(2.0)  # those of the command itself, for example
+    assert line(trains=True, shows_first=True) == alone
+    load(6.0)
+    by_links = f"{BY_LINKS}, beside other programs (a load of 6 on 2 cores)"
+    stages = "first forecasts 41 s, training 1 s, ranking 50 s, evaluation 41 s, forecasts 41 s, report 24 s"
+    assert line(trains=True, shows_first=True) == f"mylog: about 3 min to go, {by_links}: {stages}"
+    basis = "estimated from the 10 s of the first forecasts, beside other programs (a load of 6 on 2 cores)"
+    measured = "training 1 s, ranking 12 s, evaluation 10 s, forecasts 10 s, report 24 s"
+    assert line(trains=True, first_seconds=10.0) == f"mylog: about 57 s to go, {basis}: {measured}"
+    after()
+    assert line(trains=False) == f"mylog: about 52 s to go, as in the run before: {AS_BEFORE}"
 
 
 def test_forecasts_of_many_nodes_are_not_estimated_from_links(graph: Mock):
