@@ -211,11 +211,11 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
         printed.append(rows)
 
     monkeypatch.setattr(retraining, "show_first", show)
-    monkeypatch.setattr(start, "SECONDS_A_LINK", 0.1)  # as if the log were large
-    monkeypatch.setattr(start.os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # and the machine had no other programs
-    monkeypatch.setattr(start, "LEAST_PRINTED", 0.0)  # the first forecasts may take half a second
+    monkeypatch.setattr(start.os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # no other programs run
+    # As if the log were large; the first forecasts may take half a second.
+    for name, value in {"SECONDS_A_LINK": 0.1, "LEAST_PRINTED": 0.0, "SHORTEST": 0.0}.items():
+        monkeypatch.setattr(start, name, value)
     monkeypatch.setattr(retraining, "SHORTEST", 0.0)
-    monkeypatch.setattr(start, "SHORTEST", 0.0)
     summary = read_report(drop(*[row for number in range(4) for row in day(number)], at(4, 0)))[1]
     [rows] = printed
     assert re.search(
