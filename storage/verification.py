@@ -87,6 +87,11 @@ def _misplaced(folder: str) -> Iterator[Fault]:
         yield Fault(address=folder, problem=problem, remedy=MOVE)
 
 
+def _removing(then: str, action: Callable[[], object]) -> Repair:
+    """Give the repair that removes a part, and what follows from that."""
+    return Repair(before=f"`--repair` removes it, and {then}", after=f"removed; {then}", action=action)
+
+
 def _repairable(address: str, problem: str, repair: Repair) -> Fault:
     return Fault(address=address, problem=problem, remedy=repair.before, repair=repair)
 
@@ -166,11 +171,10 @@ def _of_declaration(layout: Layout, dataset: str) -> Iterator[Fault]:
 def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
     addresses = (layout.champion(dataset), layout.champion_copy(dataset))
     problems = champion_problems(layout, dataset)
-    before, after = "`--repair` restores it", "restored"
+    action = partial(repair_champion, layout, dataset)
+    repair = Repair(before="`--repair` restores it", after="restored", action=action)
     if None not in problems:
-        then = f"the next `dyformer run {dataset}` chooses a champion again"
-        before, after = f"`--repair` removes it, and {then}", f"removed; {then}"
-    repair = Repair(before=before, after=after, action=partial(repair_champion, layout, dataset))
+        repair = _removing(f"the next `dyformer run {dataset}` chooses a champion again", action)
     for address, problem in zip(addresses, problems, strict=True):
         if problem is not None and (address, problem) != (addresses[1], MISSING):  # its writer was killed
             yield _repairable(address, problem, repair)
@@ -195,13 +199,14 @@ def _of_artifacts(folder: str) -> Iterator[Fault]:
 
 def _of_mark(location: str) -> Iterator[Fault]:
     if (problem := mark_problem(location)) is not None:
-        then = "the next run sends the result to MLflow again"
-        repair = Repair(
-            before=f"`--repair` removes it, and {then}",
-            after=f"removed; {then}",
-            action=lambda: unmark(location.rpartition("/")[0]) if mark_problem(location) is not None else None,
-        )
+        action = partial(_remove_mark, location)
+        repair = _removing("the next run sends the result to MLflow again", action)
         yield _repairable(location, problem, repair)
+
+
+def _remove_mark(location: str) -> None:
+    if mark_problem(location) is not None:
+        unmark(location.rpartition("/")[0])
 
 
 def _removal(address: str) -> Repair:
@@ -210,8 +215,7 @@ def _removal(address: str) -> Repair:
     else:
         verb = "trains" if f"/{CHECKPOINTS}/" in address else "makes"
         then = f"the next run that needs it {verb} it again from the events"
-    action = partial(_remove_artifact, address)
-    return Repair(before=f"`--repair` removes it, and {then}", after=f"removed; {then}", action=action)
+    return _removing(then, partial(_remove_artifact, address))
 
 
 def _remove_artifact(address: str) -> None:
@@ -225,9 +229,7 @@ def _remove_artifact(address: str) -> None:
 
 def _of_checkpoint(location: str) -> Iterator[Fault]:
     if (problem := _checkpoint_problem(location)) is not None:
-        then = "the training starts at its beginning"
-        action = partial(_remove_checkpoint, location)
-        repair = Repair(before=f"`--repair` removes it, and {then}", after=f"removed; {then}", action=action)
+        repair = _removing("the training starts at its beginning", partial(_remove_checkpoint, location))
         yield _repairable(location, problem, repair)
 
 

@@ -17,7 +17,7 @@ from flows.service.processes import called_with, marked
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun, State
+    from prefect.client.schemas.objects import FlowRun
 
 Found = TypeVar("Found")
 PAGE = 200  # the server's own limit
@@ -44,6 +44,8 @@ def end_dead_runs(
 
     `own` is the run that looks.
     """
+    from prefect.states import Cancelled, Crashed
+
     suspects = [run for run in silent_runs(client, silent) if run.id != own]
     if not suspects:
         return []
@@ -52,13 +54,15 @@ def end_dead_runs(
     dead = [run for run in suspects if run.id in still]
     for run in dead:
         is_cancelled = run.state is not None and run.state.is_cancelling()
-        client.set_flow_run_state(run.id, _cancelled(DEAD) if is_cancelled else _crashed(DEAD), force=True)
+        state = Cancelled(message=DEAD) if is_cancelled else Crashed(message=DEAD)
+        client.set_flow_run_state(run.id, state, force=True)
     return [run.name for run in dead]
 
 
 def end_orphans(client: "SyncPrefectClient") -> list[str]:
     """Mark the task runs of ended runs as Crashed; returns their names."""
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+    from prefect.states import Crashed
 
     ended = {"state": _states(*FINAL), "end_time": {"after_": datetime.now(UTC) - RECENT}, "tags": TAGGED}
     tasks, flows = TaskRunFilter.model_validate({"state": _states(*ACTIVE)}), FlowRunFilter.model_validate(ended)
@@ -66,7 +70,7 @@ def end_orphans(client: "SyncPrefectClient") -> list[str]:
         lambda number: client.read_task_runs(task_run_filter=tasks, flow_run_filter=flows, offset=number)
     )
     for task in task_runs:
-        client.set_task_run_state(task.id, _crashed(PARENT_ENDED), force=True)
+        client.set_task_run_state(task.id, Crashed(message=PARENT_ENDED), force=True)
     return [task.name for task in task_runs]
 
 
@@ -175,18 +179,6 @@ def _reporting(client: "SyncPrefectClient", since: datetime) -> set[str]:
         page = client.read_events_page(str(page.next_page))
         ids |= {event.resource.id for event in page.events}
     return ids
-
-
-def _cancelled(message: str) -> "State":
-    from prefect.states import Cancelled
-
-    return Cancelled(message=message)
-
-
-def _crashed(message: str) -> "State":
-    from prefect.states import Crashed
-
-    return Crashed(message=message)
 
 
 def _states(*types: str) -> dict[str, Any]:

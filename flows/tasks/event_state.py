@@ -124,7 +124,7 @@ def _commit_input(layout: Layout, dataset: str, version: int) -> dict[str, str]:
 
 def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
     """Make the state of a version from the newest stored one that its events follow, else from the beginning."""
-    for earlier in _stored_versions(layout, "event_state", dataset, below=version):
+    for earlier in _stored_versions(layout, dataset, below=version):
         plan = _planned_state(layout, dataset, earlier)
         if not plan.is_current or not _parts(layout, dataset, earlier) <= _parts(layout, dataset, version):
             continue  # a part that the version lacks is of a commit that was taken back
@@ -145,8 +145,8 @@ def _parts(layout: Layout, dataset: str, version: int) -> set[tuple[int, str, st
     return {(part["version"], part["path"], part["sha256"]) for part in parts}
 
 
-def _stored_versions(layout: Layout, kind: str, dataset: str, below: int) -> list[int]:
-    names = files.children(layout.artifacts(kind, dataset))
+def _stored_versions(layout: Layout, dataset: str, below: int) -> list[int]:
+    names = files.children(layout.artifacts("event_state", dataset))
     numbers = (name.removeprefix("version=") for name in names if name.startswith("version="))
     return sorted((int(number) for number in numbers if number.isdecimal() and int(number) < below), reverse=True)
 

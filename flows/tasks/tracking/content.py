@@ -15,20 +15,9 @@ from storage.bytes.checksums import sha256
 from storage.tracking.runs import TrackedRun
 from storage.tracking.upkeep import FLOW_RUN
 
-METRIC_NAMES = {
-    "auc": "auc",
-    "average_precision": "ap",
-    "mrr": "mrr",
-    "hits_at_1": "hits_at_1",
-    "hits_at_10": "hits_at_10",
-    "ndcg_at_10": "ndcg_at_10",
-    "precision_at_10": "precision_at_10",
-    "recall_at_10": "recall_at_10",
-    "brier": "brier",
-    "calibration_error": "calibration_error",
-    "probability_sum": "probability_sum",
-    "confident": "confident",
-}
+SHORT_NAMES = {"average_precision": "ap"}  # of tracked metrics; others have the name that they have in tables
+METRICS = {"auc", "average_precision", "mrr", "ndcg_at_10", "precision_at_10", "recall_at_10", "brier"}
+METRICS |= {"hits_at_1", "hits_at_10", "calibration_error", "probability_sum", "confident"}
 SLICES = ("all", "known", "new", "repeat")
 BESIDE = ("low", "high", "num_pairs", "difference", "difference_low", "difference_high")
 
@@ -68,7 +57,7 @@ def _track_protocol(run: TrackedRun, protocol: Protocol, rows: pl.DataFrame) -> 
 
 def _is_tracked(protocol: Protocol) -> pl.Expr:
     """Whether a row is tracked: of a known metric or one of the protocol's columns, as the protocol chooses."""
-    all_metrics = {*METRIC_NAMES, *(column.metric for table in protocol.tables for column in table.columns)}
+    all_metrics = {*METRICS, *(column.metric for table in protocol.tables for column in table.columns)}
     is_known = pl.col("metric").is_in(list(all_metrics)) & pl.col("slice").is_in([*SLICES, protocol.usual_slice])
     return is_known if protocol.is_tracked is None else is_known & protocol.is_tracked
 
@@ -86,7 +75,7 @@ def main_metrics(rows: pl.DataFrame) -> pl.DataFrame:
 
 def metric_name(protocol: Protocol, row: dict[str, Any]) -> str:
     """Join metric, family of negatives and slice; the usual family and slice of a protocol have no name."""
-    parts = [METRIC_NAMES.get(str(row["metric"]), str(row["metric"]))]
+    parts = [SHORT_NAMES.get(str(row["metric"]), str(row["metric"]))]
     parts += [row["family"]] if protocol.usual_families and row["family"] not in protocol.usual_families else []
     return "_".join(parts + ([row["slice"]] if row["slice"] != protocol.usual_slice else []))
 
