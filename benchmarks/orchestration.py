@@ -78,7 +78,7 @@ def seconds_of_no_op(folder: Path, environment: dict[str, str]) -> float:
 @contextmanager
 def running_servers(store: Path) -> Iterator[dict[str, str]]:
     """Start `dyformer up` and give the addresses of its servers and their login."""
-    from flows.service.login import read_variables
+    from flows.service.running import read_variables
 
     ports = ["--prefect-port", "4317", "--mlflow-port", "5317"]
     command = [*COMMAND, "--storage", str(store), "up", *ports]

@@ -146,7 +146,7 @@ def main() -> None:
 def measure(store: Path, given: argparse.Namespace) -> None:
     """Serve a store in a process of its own, and print what the load gave."""
     from flows.live.running import ADDRESS, LOGIN, login_file
-    from flows.service.login import read_variables
+    from flows.service.running import read_variables
     from storage.layout import Layout
 
     file = login_file(Layout(str(store)), NAME)

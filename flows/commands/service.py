@@ -49,8 +49,7 @@ def ui(port: Annotated[int | None, _port_option("MLflow", 5000)] = None) -> None
 
 def login() -> None:
     """Print the login of the servers of `dyformer up` or `dyformer ui`, which a browser requires once."""
-    from flows.service.login import MLFLOW, PREFECT
-    from flows.service.running import ADDRESSES, running_login
+    from flows.service.running import ADDRESSES, MLFLOW, PREFECT, running_login
     from storage.layout import Layout
 
     login = running_login(Layout.from_environment())

@@ -19,7 +19,7 @@ from flows.live.server import application
 from flows.live.service import LiveService
 from flows.service.guard import LOCAL, Guard, hosts_of
 from flows.service.listening import listening, port_of
-from flows.service.login import USER, close_folder, write_variables
+from flows.service.running import USER, close_folder, write_variables
 from storage.bytes.files import make_folder
 from storage.layout import Layout
 

@@ -5,8 +5,8 @@ import os
 
 from flows.service.guard import LOCAL, Guard, hosts_of
 from flows.service.listening import add_address, serve
-from flows.service.login import MLFLOW
 from flows.service.processes import end_with
+from flows.service.running import MLFLOW
 from storage.tracking.server import application as mlflow_application
 from storage.tracking.server import settle_server
 

@@ -22,7 +22,6 @@ from filelock import FileLock, Timeout
 
 from dyformer import InvalidInput
 from flows.service.listening import listening, port_of
-from flows.service.login import PREFECT, SERVER_LOGIN, close_folder, new_logins, write_variables
 from flows.service.mlflow_server import DATABASE
 from flows.service.processes import MARK, Service, ServiceFailed, Stopping, end_marked, end_with, marked, wait_for_end
 from flows.service.running import (
@@ -31,9 +30,14 @@ from flows.service.running import (
     LOCK_OF_PAGES,
     LOGIN,
     LOGIN_OF_PAGES,
+    PREFECT,
     RECORD,
+    SERVER_LOGIN,
+    close_folder,
     last_stack,
+    new_logins,
     running_stack,
+    write_variables,
 )
 from flows.service.worker import SECONDS_FOR_RUNS
 from storage.bytes.files import make_folder

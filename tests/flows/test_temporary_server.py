@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, t
 from flows.commands import temporary_server
 from flows.service import TAG
 from flows.service.environment import ServerUnreachable
-from flows.service.login import PREFECT
+from flows.service.running import PREFECT
 
 RUN = """
 import json, os, sys

@@ -18,9 +18,8 @@ from urllib.request import Request, urlopen
 
 from free_ports import free_port
 
-from flows.service.login import MLFLOW, PREFECT, read_variables
 from flows.service.processes import marked
-from flows.service.running import RECORD
+from flows.service.running import MLFLOW, PREFECT, RECORD, read_variables
 
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
 SECONDS_TO_START = 180

@@ -13,8 +13,7 @@ from logged_in import LoggedIn
 from other_page import opened
 from stack_processes import Up, wait_until
 
-from flows.service.login import MLFLOW, PREFECT
-from flows.service.running import LOGIN
+from flows.service.running import LOGIN, MLFLOW, PREFECT
 
 pytestmark = pytest.mark.stack
 

@@ -18,7 +18,7 @@ from logged_in import LoggedIn
 from own_log import READING, own_log
 from stack_processes import Up, command, wait_until
 
-from flows.service.login import MLFLOW
+from flows.service.running import MLFLOW
 from storage.tracking.pages import run_page, runs_page
 
 pytestmark = pytest.mark.stack

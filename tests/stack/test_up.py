@@ -15,8 +15,8 @@ import pytest
 from free_ports import free_port
 from stack_processes import COMMAND, called, command, environment, running, seconds_to_ready, wait_until
 
-from flows.service.login import PREFECT
 from flows.service.processes import called_with, marked
+from flows.service.running import PREFECT
 
 pytestmark = pytest.mark.stack
 

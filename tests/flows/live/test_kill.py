@@ -16,7 +16,7 @@ from free_ports import free_port
 from live_logs import NAME, rows_of
 
 from flows.live.running import ADDRESS, LOGIN, login_file
-from flows.service.login import read_variables
+from flows.service.running import read_variables
 from flows.tasks.event_state import make_model
 from flows.tasks.ingest import ingest_log
 from storage.events.table import scan_events

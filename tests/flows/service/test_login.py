@@ -11,8 +11,19 @@ import pytest
 from filelock import FileLock
 
 from flows.cli import main
-from flows.service.login import MLFLOW, PREFECT, close_folder, new_logins, read_variables, write_variables
-from flows.service.running import ADDRESSES, LOCK, LOGIN, RECORD, use_running_stack
+from flows.service.running import (
+    ADDRESSES,
+    LOCK,
+    LOGIN,
+    MLFLOW,
+    PREFECT,
+    RECORD,
+    close_folder,
+    new_logins,
+    read_variables,
+    use_running_stack,
+    write_variables,
+)
 
 
 def mode(path: Path) -> int:

@@ -14,8 +14,8 @@ import pytest
 
 from flows.service import stack
 from flows.service.listening import listening, port_of
-from flows.service.login import MLFLOW
 from flows.service.processes import end_marked
+from flows.service.running import MLFLOW
 from flows.tasks.tracking import results
 from flows.tasks.tracking.projection import project
 from storage.artifacts.artifact import Lineage, lineage_of, write_artifact
