@@ -98,6 +98,24 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", save)
 
 
+@pytest.fixture(scope="module")
+def plain_functions() -> Iterator[None]:
+    """Replace the flows and tasks of benchmarks by their functions, for tests that are not about a server."""
+    from prefect import Flow, Task
+
+    import flows.benchmark
+    import flows.commands.studies
+    import flows.stages
+    import flows.trials
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (flows.benchmark, flows.stages, flows.commands.studies, flows.trials):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Flow | Task):
+                    patch.setattr(module, name, value.fn)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_log() -> Callable[[str], Path]:
     """Path of a published log (or of the reference counts); their licences keep them out of this repository."""

@@ -19,7 +19,6 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from own_snapshots import ingest_own
-from prefect import Flow, Task
 
 import flows.benchmark
 import flows.cli
@@ -108,17 +107,6 @@ def ingest_labels(folder: Path) -> None:
         busy = now_busy
     (folder / "labelled.csv").write_text("\n".join(["user,item,timestamp,state_label", *rows]) + "\n")
     ingest_log("labelled", {"log": [str(folder / "labelled.csv")], "window": "7d"}, show=lambda text: None)
-
-
-@pytest.fixture(scope="module")
-def plain_functions() -> Iterator[None]:
-    """Replace flows and tasks by their functions, because a server is not what these tests are about."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (flows.benchmark, flows.stages, flows.commands.studies, flows.trials):
-            for name, value in list(vars(module).items()):
-                if isinstance(value, Flow | Task):
-                    patch.setattr(module, name, value.fn)
-        yield
 
 
 @pytest.fixture(scope="module")
