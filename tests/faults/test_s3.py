@@ -234,6 +234,16 @@ def test_copies_that_no_process_uses_are_removed_after_a_month(layout: Layout, f
     assert time.time() - used.stat().st_mtime < 3600  # it was used
 
 
+def test_damage_is_named_by_a_verification_though_a_copy_is_whole(layout: Layout, failing: Proxy):
+    committed(layout, "chat", 2)
+    read_events(layout, "chat")
+    (location,) = files.find(layout.commit("chat", 2), "interactions*")
+    files.write_bytes(location, files.read_bytes(location)[::-1])
+    without_own_copies()
+    assert read_events(layout, "chat")["time"].to_list() == [0, 1]
+    assert location in {fault.address for fault in faults(layout)}
+
+
 def test_rows_are_read_where_no_copy_can_be_stored(layout: Layout, failing: Proxy):
     committed(layout, "chat", 2)
     copies = Path(layout.copies("chat"))
