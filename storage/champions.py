@@ -269,12 +269,6 @@ def complete_rows(rows: pl.DataFrame) -> pl.DataFrame:
     return in_time.unique("start_time", keep="last").sort("start_time")
 
 
-def latest(layout: Layout, dataset: str) -> dict[str, str]:
-    """Addresses of the forecasts and of the vectors that were published last; those that there are."""
-    newest = publications(layout, dataset).tail(1).to_dicts()
-    return {kind: layout.absolute(row[kind]) for row in newest for kind in PUBLISHED_KINDS if row[kind] is not None}
-
-
 def latest_tables(layout: Layout, dataset: str) -> dict[str, tuple[str, pl.LazyFrame]]:
     """Address and rows of each of PUBLISHED_TABLES of the newest publication, with `published_at`.
 

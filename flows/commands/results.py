@@ -34,12 +34,7 @@ def champions(dataset: Stored, as_json: AsJson = False) -> None:
     elif rows.is_empty():
         print(f"{dataset} has no champion yet: `dyformer run {dataset}` chooses one")
     else:
-        forms = {
-            "value": "{:.3f}",
-            "low": "{:+.3f}",
-            "difference": "{:+.3f}",
-            "high": "{:+.3f}",
-        }  # as in a run's tables
+        forms = {"value": "{:.3f}", **dict.fromkeys(("low", "difference", "high"), "{:+.3f}")}  # as in a run's tables
         texts = {
             name: pl.Series([None if value is None else form.format(value) for value in rows[name]], dtype=pl.String)
             for name, form in forms.items()

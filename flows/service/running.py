@@ -118,10 +118,4 @@ def use_running_stack() -> None:
         record, login = running_stack(layout) or {}, read_variables(Path(layout.service) / LOGIN)
     for name, variable in ADDRESSES.items() if record else ():
         if os.environ.setdefault(variable, record[name]) == record[name]:
-            os.environ.update(
-                {
-                    name_of_variable: login[name_of_variable]
-                    for name_of_variable in LOGINS[name]
-                    if name_of_variable in login
-                }
-            )
+            os.environ.update({key: login[key] for key in LOGINS[name] if key in login})

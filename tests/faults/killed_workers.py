@@ -44,7 +44,7 @@ from sweep import error_line, options_of, swept
 from flows.ending import NOTHING_TO_DO
 from flows.service.processes import marked
 from storage.artifacts.artifact import read_table
-from storage.champions import latest
+from storage.champions import latest_tables
 from storage.events.table import ingested_datasets, read_events
 from storage.layout import Layout
 from storage.locks import DatasetInUse, not_in_use
@@ -214,7 +214,7 @@ def _kill(processes: list[int]) -> None:
 
 def holds(layout: Layout, dataset: str) -> dict[str, Any]:
     """Read the rows and all that is published of a dataset, without what a repeated rollback counts."""
-    made = latest(layout, dataset)
+    made = {name: address for name, (address, _) in latest_tables(layout, dataset).items()}
     events = read_events(layout, dataset).select("source", "target", "time").sort(pl.all())
     vectors = read_table(made["vectors"], "vectors").drop("space_id")
     return {
