@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from dyformer import InvalidInput
@@ -112,7 +112,13 @@ class FittedEventForecaster:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FittedEventForecaster":
         """Read the values of `record`."""
-        return TypeAdapter(cls).validate_python(record)
+        return cls(
+            settings=StateSettings.from_record(record["settings"]),
+            gate=GateHead.from_record(record["gate"]),
+            past=GroupHead.from_record(record["past"]),
+            new=GroupHead.from_record(record["new"]),
+            retrieved=record["retrieved"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

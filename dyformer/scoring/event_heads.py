@@ -4,7 +4,7 @@ R rows    F features    G groups: the candidates of one query    H heads
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,12 @@ class GroupHead:
                 total_R += factor * head.logits(row_RF)
         return total_R
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "GroupHead":
+        """Read the values of a dictionary of the fields."""
+        trees = tuple(TreesHead(**head) for head in record["trees"])
+        return cls(trees=trees, factors=tuple(record["factors"]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class GateHead:
@@ -118,6 +124,12 @@ class GateHead:
         if self.trees is not None and len(row_RF):
             logit_R = self.trees.logits(row_RF)
         return expit(self.factor * logit_R + self.offset)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "GateHead":
+        """Read the values of a dictionary of the fields."""
+        trees = None if record["trees"] is None else TreesHead(**record["trees"])
+        return cls(trees=trees, factor=record["factor"], offset=record["offset"])
 
 
 def unreported() -> None:
