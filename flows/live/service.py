@@ -20,14 +20,14 @@ from dyformer.logs.contract import TimeRange
 from dyformer.logs.time_windows import horizon_length
 from dyformer.scoring.event_forecaster import TooFewPastEvents
 from dyformer.scoring.event_horizon import FittedHorizon, naming
-from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds, load_growth
+from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, load_growth
 from dyformer.scoring.sent_events import SentEvent, check_era, named_events
 from dyformer.streams.event_state import EventState, Rest
 from dyformer.streams.kernels.tables import no_rest
-from flows.tasks.event_state import make_model, newest_model, node_numbers
-from flows.tasks.live import OpenedRanking, checked_horizons, open_horizon, open_ranking
+from flows.tasks.event_state import make_model, newest_model
+from flows.tasks.live import OpenedRanking, checked_horizons, open_horizon, open_ranking, stored_ids
 from storage.events import versions
-from storage.events.table import history, node_dictionary, scan_events
+from storage.events.table import history, scan_events
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, WaitingEvents
 
@@ -315,10 +315,7 @@ def _from_the_beginning(layout: Layout, opened: OpenedRanking, received: pl.Data
     """Make the state from all events of the commits and those received, in order of time."""
     committed = scan_events(layout, opened.dataset, opened.version).sort("ingest", "row").select(received.columns)
     rows = pl.concat([committed.collect().cast(received.schema), received])  # at one time received ones are the last
-    names = node_dictionary(layout, opened.dataset, opened.version)["id"]
-    sources, targets = node_numbers(layout, opened.dataset, opened.version)
-    source_ids = names.gather(sources).to_list()
-    ids = NodeIds(sources=source_ids, targets=source_ids if targets is sources else names.gather(targets).to_list())
+    ids = stored_ids(layout, opened.dataset, opened.version)
     ranking = LiveRanking(opened.ranking.fitted, EventState(0, 0, opened.ranking.fitted.settings), ids)
     ranking.observe(NamedEvents.from_table(rows.with_columns(pl.col("weight").fill_null(1.0))), rest)
     ranking.keep_vectors()

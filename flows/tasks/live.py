@@ -14,7 +14,6 @@ from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_horizon import FittedHorizon, horizon_starts, naming
 from dyformer.scoring.live_ranking import LiveRanking, NodeIds, Ranking
 from dyformer.scoring.packed_ranking import PackedRanking
-from dyformer.streams.event_log import NumberedEvents
 from dyformer.streams.event_state import EventState
 from flows.tasks.event_state import (
     Show,
@@ -120,8 +119,7 @@ def current_ranking(
 ) -> LiveRanking:
     """Give the ranking after all events of a version, from the stored state."""
     state = open_state(dataset, version, layout, show)
-    sources, targets = node_numbers(layout, dataset, version)
-    return LiveRanking(fitted, state, _ids(node_dictionary(layout, dataset, version), sources, targets))
+    return LiveRanking(fitted, state, stored_ids(layout, dataset, version))
 
 
 def packed_ranking(layout: Layout, dataset: str, version: int) -> PackedRanking | None:
@@ -132,11 +130,10 @@ def packed_ranking(layout: Layout, dataset: str, version: int) -> PackedRanking 
     model = newest_model(layout, dataset, version=version)
     if model is None:
         return None
-    nodes, (sources, targets) = node_dictionary(layout, dataset, version), node_numbers(layout, dataset, version)
     return PackedRanking(
         fitted=read_model(model),
         state=open_state(dataset, version, layout, quiet),
-        ids=_ids(nodes, sources, targets),
+        ids=stored_ids(layout, dataset, version),
         time_unit=declared_record(layout, dataset)["time_unit"],
         first_time=min(history(layout, dataset, version)["first_time"]),
         has_integer_ids=ids_are_integers(_with_events(layout, dataset, version)),
@@ -149,14 +146,15 @@ def _past_ranking(
     numbered = events_before(layout, dataset, version, before)
     state = EventState(numbered.log.num_sources, numbered.log.num_targets, settings_of(layout, dataset, version))
     state.observe(numbered.log)
-    return LiveRanking(fitted, state, ids_of(layout, dataset, version, numbered))
-
-
-def ids_of(layout: Layout, dataset: str, version: int, numbered: NumberedEvents) -> NodeIds:
-    """Give the ids of the nodes that events have, by the numbers that they have there."""
-    nodes = node_dictionary(layout, dataset, version)
     targets = numbered.target_node_T if numbered.log.two_sides else numbered.source_node_S
-    return _ids(nodes, numbered.source_node_S, targets)
+    ids = _ids(node_dictionary(layout, dataset, version), numbered.source_node_S, targets)
+    return LiveRanking(fitted, state, ids)
+
+
+def stored_ids(layout: Layout, dataset: str, version: int) -> NodeIds:
+    """Give the ids of the sources and of the targets of a version, each in the order of its numbers."""
+    sources, targets = node_numbers(layout, dataset, version)
+    return _ids(node_dictionary(layout, dataset, version), sources, targets)
 
 
 def _ids(nodes: pl.DataFrame, sources: np.ndarray, targets: np.ndarray) -> NodeIds:
