@@ -577,7 +577,8 @@ def test_a_whole_run_lives_in_an_object_store(
     assert run["tracking"]["problem"] is None
     tracked = mlflow.MlflowClient(run["tracking"]["tracker"]).get_run(run["tracking"]["run"])
     assert str(tracked.info.artifact_uri).startswith(f"{root}/mlflow/")
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["locks", "mlflow.db", "mlflow.db.lock"]
+    state = sorted(path.name for path in (tmp_path / "state").iterdir())
+    assert state == ["copies", "locks", "mlflow.db", "mlflow.db.lock"]
     assert command("retrain", *arguments) == 3
 
 
