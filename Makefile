@@ -3,7 +3,7 @@
 # make test-quick  the tests with the mark `quick`: arrays in, arrays out; about a minute on two cores
 # make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, the longest with 50 tries on a real service: more than an hour on two cores
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
-# make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
+# make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; two at a time, three to four minutes on two busy cores
 # make test-bare    install the core, without extras, into an environment of its own and run it there; two to three minutes, not a part of CI
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make screenshots  the pictures of docs/ui.md except that of the report, made by the tests of the pages in Chromium
@@ -81,7 +81,7 @@ test-stack: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile --no-loadscope-reorder --durations 12 tests/stack
 
 test-ray: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/cluster
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray -n 2 tests/cluster
 
 test-bare: install
 	$(BIN)/python -m pytest -m bare tests/test_core_install.py

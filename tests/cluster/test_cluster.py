@@ -168,30 +168,6 @@ def test_digests_are_equal_for_no_one_and_two_workers(tmp_path: Path, monkeypatc
     assert max(sizes) < 5_000  # bytes: addresses and settings, no graph
 
 
-def test_a_run_of_the_program_uses_the_cluster(tmp_path: Path, one_worker: str):
-    log = own_log(tmp_path / "mylog.csv")
-    text = f"""
-from flows import cluster, parallel
-from flows.cli import main
-parallel.RANGE_NODES, done_on = 8, cluster.done_on
-def noted(address, layout, jobs):
-    with open({str(tmp_path / "done")!r}, "a") as file:
-        file.write("".join(f"{{job.args[2].whole.lineage.kind}}\\n" for job in jobs))
-    return done_on(address, layout, jobs)
-cluster.done_on = noted
-columns = ["--source", "user", "--target", "item", "--time", "created_at", "--max-bad", "5%"]
-changes = [part for name, value in {SETTINGS!r}.items() for part in ("--set", f"{{name}}={{value}}")]
-changes += ["--set", "model.width=16"]
-main(["run", "mylog", "--log", {str(log)!r}, *columns, *changes, "--on", {one_worker!r}])
-"""
-    settings = settings_of_ray(DYFORMER_STORAGE=str(tmp_path / "store"), PREFECT_HOME=str(tmp_path / "prefect"))
-    with (tmp_path / "output").open("w") as output:
-        command = [sys.executable, "-c", text]
-        done = subprocess.run(command, env=settings, stdout=output, stderr=output, cwd=tmp_path, check=False)
-    assert done.returncode == 0, (tmp_path / "output").read_text()
-    assert "forecasts" in (tmp_path / "done").read_text().split()
-
-
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, plain_functions: None) -> tuple[str, ...]:
     """Define an experiment of two methods, whose runs no server and no MLflow has; give their titles."""
@@ -260,6 +236,30 @@ def test_an_experiment_of_the_program_has_its_trials_on_the_cluster(
     assert all(title in tables for title in toy)
     assert digests_of_trials() == digests
     assert len(workers) == 2
+
+
+def test_a_run_of_the_program_uses_the_cluster(tmp_path: Path, one_worker: str):
+    log = own_log(tmp_path / "mylog.csv")
+    text = f"""
+from flows import cluster, parallel
+from flows.cli import main
+parallel.RANGE_NODES, done_on = 8, cluster.done_on
+def noted(address, layout, jobs):
+    with open({str(tmp_path / "done")!r}, "a") as file:
+        file.write("".join(f"{{job.args[2].whole.lineage.kind}}\\n" for job in jobs))
+    return done_on(address, layout, jobs)
+cluster.done_on = noted
+columns = ["--source", "user", "--target", "item", "--time", "created_at", "--max-bad", "5%"]
+changes = [part for name, value in {SETTINGS!r}.items() for part in ("--set", f"{{name}}={{value}}")]
+changes += ["--set", "model.width=16"]
+main(["run", "mylog", "--log", {str(log)!r}, *columns, *changes, "--on", {one_worker!r}])
+"""
+    settings = settings_of_ray(DYFORMER_STORAGE=str(tmp_path / "store"), PREFECT_HOME=str(tmp_path / "prefect"))
+    with (tmp_path / "output").open("w") as output:
+        command = [sys.executable, "-c", text]
+        done = subprocess.run(command, env=settings, stdout=output, stderr=output, cwd=tmp_path, check=False)
+    assert done.returncode == 0, (tmp_path / "output").read_text()
+    assert "forecasts" in (tmp_path / "done").read_text().split()
 
 
 def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
