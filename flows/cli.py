@@ -16,6 +16,7 @@ from flows.commands.service import register
 from flows.console import (
     counts_line,
     no_new_line,
+    ongoing,
     print_frame,
     print_json,
     printable,
@@ -290,7 +291,9 @@ def verify(
         raise InvalidInput(
             f"there is no store at {layout.root}: check DYFORMER_STORAGE, or run `dyformer ingest` first"
         )
-    for fault in list(faults(layout, dataset)):
+    with ongoing("verify", to_errors=True):
+        damaged = list(faults(layout, dataset))
+    for fault in damaged:
         outcome = None
         try:
             outcome = repaired(layout, dataset_of(fault), fault) if repair else None

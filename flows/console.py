@@ -15,13 +15,14 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dyformer.logs.counts import counted
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
     from rich.table import Table
 
     from dyformer.experiments.printed import PrintedTable
@@ -323,8 +324,10 @@ def timed_stage(title: str, seconds: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def ongoing(title: str, total: int | None = None, file: TextIO | None = None) -> Iterator[Callable[[], None]]:
-    """Print that work goes on, a spinner or a bar on a terminal, elsewhere an occasional line in `file` (or stdout).
+def ongoing(title: str, total: int | None = None, *, to_errors: bool = False) -> Iterator[Callable[[], None]]:
+    """Print that work goes on, a spinner or a bar on a terminal, elsewhere an occasional line.
+
+    With `to_errors` the lines stand in the standard error, where they do not mix with what the command prints.
 
     With the number of its parts, it has the time left, from the parts of which the caller said that they are done.
     Without it, what is shown of work inside this one takes its place.
@@ -337,7 +340,7 @@ def ongoing(title: str, total: int | None = None, file: TextIO | None = None) ->
     if outer is not None:
         outer.hide()
     try:
-        with _spinner_or_bar(title, total) if sys.stderr.isatty() else _lines(title, total, file) as advance:
+        with _spinner_or_bar(title, total) if sys.stderr.isatty() else _lines(title, total, to_errors) as advance:
             yield advance
     finally:
         if outer is not None:
@@ -402,10 +405,17 @@ def _terminal() -> "Console":
     return Console(stderr=True)
 
 
-def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
-    from rich.progress import track
+def _progress(*columns: "ProgressColumn") -> "Progress":
+    """Give a bar, or the columns of another kind, on the terminal; what is printed meanwhile stands above it."""
+    from rich.progress import Progress
 
-    return iter(track(items, description=title, total=total, console=_terminal(), transient=True))
+    # By default rich would print on the terminal, too, what the command writes into a file or a pipe.
+    return Progress(*columns, console=_terminal(), transient=True, redirect_stdout=sys.stdout.isatty())
+
+
+def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
+    with _progress() as progress:
+        yield from progress.track(items, total=total, description=title)
 
 
 def _with_lines(
@@ -487,9 +497,7 @@ def _note_line(now: float) -> None:
 
 @contextmanager
 def _stage_bar(stage: _Stage) -> Iterator[None]:
-    from rich.progress import Progress
-
-    with Progress(console=_terminal(), transient=True) as progress:
+    with _progress() as progress:
         task = progress.add_task(stage.title, total=stage.seconds)
 
         def advance() -> None:  # to its end only once the stage has ended
@@ -547,18 +555,20 @@ def _as_outer(outer: _Outer | None) -> Iterator[None]:
 @contextmanager
 def _spinner_or_bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     if total is None:
-        with _terminal().status(title) as status, _as_outer(_Outer(hide=status.stop, show=status.start)):
-            yield lambda: None
-        return
-    from rich.progress import Progress
+        from rich.progress import SpinnerColumn, TextColumn
 
-    with Progress(console=_terminal(), transient=True) as progress, _as_outer(None):
+        with _progress(SpinnerColumn(), TextColumn("{task.description}")) as progress:
+            progress.add_task(title, total=None)
+            with _as_outer(_Outer(hide=progress.stop, show=progress.start)):
+                yield lambda: None
+        return
+    with _progress() as progress, _as_outer(None):
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
 
 
 @contextmanager
-def _lines(title: str, total: int | None, file: TextIO | None) -> Iterator[Callable[[], None]]:
+def _lines(title: str, total: int | None, to_errors: bool) -> Iterator[Callable[[], None]]:
     times, hidden = [time.monotonic()], threading.Event()
 
     def print_line() -> None:
@@ -567,7 +577,7 @@ def _lines(title: str, total: int | None, file: TextIO | None) -> Iterator[Calla
         now = time.monotonic()
         left = _left_of_stage(now) if total is None or len(times) == 1 else ""
         _note_line(now)
-        print(f"{title}: {_so_far(total, list(times), now)}{left}", file=file, flush=True)
+        print(f"{title}: {_so_far(total, list(times), now)}{left}", file=sys.stderr if to_errors else None, flush=True)
 
     outer = _Outer(hide=hidden.set, show=hidden.clear) if total is None else None
     first = SECONDS_BETWEEN_LINES - (times[0] - _silent_since(times[0]))

@@ -64,7 +64,7 @@ def rank(
     time = None if at is None else read_moment(at, unit)
     check_id("source", source)
     lengths = checked_horizons(layout, dataset, [] if horizon is None else [horizon], at=time)
-    with ongoing(f"rank {dataset}", file=sys.stderr):
+    with ongoing(f"rank {dataset}", to_errors=True):
         opened = open_ranking(dataset, at=time, refit=refit, show=_show)
         of_pairs = [open_horizon(opened, length, at=time, show=_show, layout=layout) for length in lengths.values()]
         ranking = opened.ranking.rank(source, at=time, k=k, horizon=next(iter(of_pairs), None))

@@ -1,7 +1,6 @@
 """The commands of the service: servers, deployments, schedules."""
 
 import sqlite3
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -153,7 +152,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         experiment_from(changes).check_interactions()  # a wrong setting is refused here, not at night
         values = dict(change.split("=", 1) for change in changes or [])
         missing = schedules.check_logs(dataset, reading)
-        with ongoing("make the schedule", file=sys.stderr):
+        with ongoing("make the schedule", to_errors=True):
             name, changed = schedules.replace_schedule(dataset, when, reading, values, seed, as_of=as_of, gpu=gpu)
         _print(f"{dataset} is retrained by itself: deployment {name} on {server}")
         notes = [
@@ -204,7 +203,7 @@ def doctor(
 
     from flows.service.doctor import findings
 
-    with ongoing("look at the installation", file=sys.stderr):
+    with ongoing("look at the installation", to_errors=True):
         rows = [finding._asdict() for finding in findings(on)]
     print_json(rows) if as_json else print_frame(pl.DataFrame(rows))
     if any(finding["outcome"] == "wrong" for finding in rows):

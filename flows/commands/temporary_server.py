@@ -59,7 +59,7 @@ def use_temporary_server() -> None:
     atexit.register(_stop, server)
     _configure(address)
     try:
-        with ongoing("start the temporary Prefect server", file=sys.stderr):
+        with ongoing("start the temporary Prefect server", to_errors=True):
             import flows.stages  # noqa: F401, while the server starts, because every flow needs it
 
             _wait(server, address)

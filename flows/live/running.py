@@ -82,7 +82,7 @@ def serve_dataset(
 
 def _not_ready(dataset: str, text: str) -> AbstractContextManager[object]:
     """Print that the server is not ready, and what it does meanwhile."""
-    return ongoing(f"serve {dataset}: not ready ({text})", file=sys.stderr)
+    return ongoing(f"serve {dataset}: not ready ({text})", to_errors=True)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ older: it follows in the order of the commits, as in a pass from the beginning. 
 """
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -204,7 +203,7 @@ def make_model(
     def make() -> dict[str, bytes]:
         log = events_before(layout, dataset, version, before).log
         forecaster = EventForecaster(**settings["method"])
-        with ongoing(f"fit the event forecaster of {dataset}", forecaster.num_rounds, sys.stderr) as done:
+        with ongoing(f"fit the event forecaster of {dataset}", forecaster.num_rounds, to_errors=True) as done:
             try:
                 fitted = fit_on_past(forecaster, log, seed=SEED, done=done)
             except TooFewPastEvents as error:

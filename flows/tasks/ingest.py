@@ -20,6 +20,7 @@ from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, LogError, RawFile, ReadLimits
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window, written_time
+from flows.console import ongoing
 from flows.tasks.reading import (
     FIXED,
     MAX_NAMED,
@@ -83,7 +84,17 @@ def ingest_log(
         dataset, version of the event table, whether this call changed it, the counts of the log's rows, and those of
         the rows that were read `before` this call, with the number of their files.
     """
-    layout, reading = layout or Layout.from_environment(), reading or {}
+    with ongoing(f"ingest {dataset}", to_errors=True):
+        return _ingested(layout or Layout.from_environment(), dataset, reading or {}, show, check)
+
+
+def _ingested(
+    layout: Layout,
+    dataset: str,
+    reading: dict[str, Any],
+    show: Callable[[str], None],
+    check: Callable[[int], None] | None,
+) -> dict[str, Any]:
     before = declaration(layout, dataset) or {}
     declared, window = declared_log(layout, dataset, reading)
     stored = history(layout, dataset).to_dicts() if has_events(layout, dataset) else []

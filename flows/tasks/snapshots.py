@@ -22,6 +22,7 @@ from dyformer.graphs.snapshots import (
 from dyformer.graphs.windows import split_windows
 from dyformer.logs.counts import counted
 from dyformer.logs.time_windows import TimeUnit, Window
+from flows.console import ongoing
 from storage.artifacts.artifact import REMEDY, Artifact, ArtifactDamaged, Lineage, digest, open_artifact
 from storage.artifacts.code import code_digest, code_version
 from storage.artifacts.made import HISTORY, planned
@@ -222,7 +223,8 @@ def make_snapshots(
 def _checked_tables(
     layout: Layout, dataset: str, commits: pl.DataFrame, settings: dict[str, Any]
 ) -> dict[str, pl.DataFrame]:
-    tables, problems = _tables(layout, dataset, commits, settings)
+    with ongoing(f"divide {dataset} into snapshots", to_errors=True):
+        tables, problems = _tables(layout, dataset, commits, settings)
     assert not problems, f"snapshots of {dataset} are inconsistent: {'; '.join(problems)}"
     return tables
 

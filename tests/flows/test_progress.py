@@ -1,12 +1,17 @@
 """Work that takes minutes prints that it goes on."""
 
+import os
+import pty
 import re
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from own_snapshots import ingest_own, own_snapshots
@@ -15,6 +20,9 @@ from rich.console import Console
 
 import flows.cli
 import flows.console
+import flows.tasks.ingest
+import flows.tasks.snapshots
+import storage.verification
 from dyformer.evaluation.event_splits import SPLITS
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.settings import Experiment
@@ -335,3 +343,57 @@ def test_items_that_an_earlier_run_stored_are_not_in_the_time_left(
         "trials: 2 of 9 (2 stored before), 1 s",
         "trials: 3 of 9 (2 stored before), 9 s, about 54 s left",
     ]
+
+
+ON_A_TERMINAL = """
+import time
+from flows.console import ongoing, timed_stage, tracked
+
+with timed_stage("a stage", 3.0):
+    print("in the stage", flush=True)
+    with ongoing("work"):
+        print("in the work", flush=True)
+    for number in tracked(range(2), "items"):
+        print("item", number, flush=True)
+"""
+
+
+def test_a_bar_on_the_terminal_leaves_what_is_printed_in_its_file(tmp_path: Path):
+    terminal, other_end = pty.openpty()
+    file, environment = tmp_path / "printed", {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with file.open("w") as stream:
+        subprocess.run(
+            [sys.executable, "-c", ON_A_TERMINAL], stdout=stream, stderr=other_end, env=environment, check=True
+        )
+    os.close(other_end)
+    assert b"a stage" in os.read(terminal, 100_000)
+    os.close(terminal)
+    assert file.read_text().splitlines() == ["in the stage", "in the work", "item 0", "item 1"]
+
+
+def test_long_reading_and_checking_print_lines_beside_their_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr("flows.console._PRINTED", flows.console._Printed())
+    (tmp_path / "log.csv").write_text("".join(f"u{row % 7},v{row % 5},{1_600_000_000 + row}\n" for row in range(99)))
+    for module, name in (
+        (flows.tasks.ingest, "read_files"),
+        (flows.tasks.snapshots, "_tables"),
+        (storage.verification, "faults"),
+    ):
+        monkeypatch.setattr(module, name, partial(slowly, getattr(module, name)))
+    for command in (("snapshots", "mylog", "--log", str(tmp_path / "log.csv"), "--json"), ("verify", "mylog")):
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(list(command))
+        assert not ending.value.code
+        output = capsys.readouterr()
+        assert "so far" not in output.out
+        titles = {line.partition(":")[0] for line in output.err.splitlines() if "so far" in line}
+        assert titles == ({"verify"} if command[0] == "verify" else {"ingest mylog", "divide mylog into snapshots"})
+
+
+def slowly(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    time.sleep(0.1)
+    return function(*given, **options)
