@@ -44,6 +44,19 @@ def code_digest(*modules: str) -> str:
     return digest.hexdigest()[:NUM_DIGITS]
 
 
+def bytes_digest(*packages: str) -> str:
+    """First digits of a SHA-256 of all modules of packages of the project, with their comments.
+
+    It takes less than a tenth of the time of `code_digest`, which parses them.
+    """
+    digest = hashlib.sha256()
+    for name in (name for package in packages for name in all_modules(package)):
+        path = _path(name)
+        assert path is not None, name
+        digest.update(f"{name} {hashlib.sha256(source_of(path)).hexdigest()}\n".encode())
+    return digest.hexdigest()[:NUM_DIGITS]
+
+
 @cache
 def modules_behind(module: str) -> frozenset[str]:
     """Name a module and all modules of the project that it imports, directly or through others."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import code
-from storage.artifacts.code import all_modules, code_digest, code_version, modules_behind, source_of
+from storage.artifacts.code import all_modules, bytes_digest, code_digest, code_version, modules_behind, source_of
 
 SOURCES = {
     "__init__": "",
@@ -147,6 +147,19 @@ def test_the_version_names_release_and_sources():
     release, _, digest = code_version().partition("+")
     assert release == version("dyformer")
     assert len(digest) == 12
+
+
+def test_the_digest_of_bytes_changes_with_any_module_and_any_comment(toy: Path) -> None:
+    digests = [bytes_digest("toy")]
+    for name in ("formula", "deep/inner", "last"):
+        with (toy / f"{name}.py").open("a") as stream:
+            stream.write("# a comment\n")
+        digests.append(bytes_digest("toy"))
+    (toy / "last.py").rename(toy / "first.py")
+    forget()
+    digests += [bytes_digest("toy"), bytes_digest("toy", "storage")]
+    assert len(set(digests)) == len(digests)
+    assert bytes_digest("toy") == digests[-2]
 
 
 class Cycle:
