@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from published import latest
 from test_promote import champion_skill, contender_of, grown, named, promoted, record_of, rows_of, snapshots  # noqa: F401
 
 from dyformer.experiments.settings import Experiment
@@ -29,11 +30,9 @@ from storage.artifacts.artifact import digest, read_bytes, read_table, write_art
 from storage.artifacts.made import planned
 from storage.bytes import files
 from storage.champions import (
-    PUBLISHED_KINDS,
     champion_problems,
     champions,
     complete_rows,
-    latest_tables,
     ledger,
     outcomes,
     publications,
@@ -46,12 +45,6 @@ from storage.verification import faults, repaired
 pytestmark = pytest.mark.usefixtures("few_trees")
 
 L3 = Contender(title="L3")
-
-
-def latest() -> dict[str, str]:
-    """Give the addresses of what was published last, by kind."""
-    tables = latest_tables(layout(), "mylog")
-    return {kind: tables[kind][0] for kind in PUBLISHED_KINDS if kind in tables}
 
 
 def layout() -> Layout:
@@ -160,7 +153,7 @@ def test_forecasts_of_the_champion_alone_are_published_and_once(snapshots: str):
     assert row[12:] == (None, None, False)  # the log has integer steps
     assert abs(row[11] - datetime.now(UTC).replace(tzinfo=None)) < timedelta(minutes=5)
     assert publish(snapshots, Contender(title="EdgeBank (last)"), forecasts, None) is None
-    assert latest() == {"forecasts": forecasts}
+    assert latest(layout(), "mylog") == {"forecasts": forecasts}
 
 
 def test_what_was_published_stays_when_other_code_makes_it_anew(
@@ -174,7 +167,7 @@ def test_what_was_published_stays_when_other_code_makes_it_anew(
     assert second != first
     assert (digest(first), publications(layout(), "mylog").to_dicts()[:1]) == before
     assert publications(layout(), "mylog").select("number", "step").rows() == [(1, 6), (2, 6)]
-    assert latest() == {"forecasts": second}
+    assert latest(layout(), "mylog") == {"forecasts": second}
 
 
 def test_the_record_of_a_publication_that_a_repair_removes_is_written_again_for_the_newest_one(
@@ -404,9 +397,9 @@ def two_published(snapshots: str, tmp_path: Path, champion_skill: Callable) -> l
 def test_a_rollback_publishes_the_earlier_forecasts_again(two_published: list[str]):
     first, newer = two_published
     second = make_snapshots("mylog")
-    assert latest() == {"forecasts": newer}
+    assert latest(layout(), "mylog") == {"forecasts": newer}
     rollback("mylog")
-    assert latest() == {"forecasts": first}
+    assert latest(layout(), "mylog") == {"forecasts": first}
     assert publications(layout(), "mylog")["number"].to_list() == [1, 2, 3]
     assert sql("select distinct step from latest_forecasts") == [(6,)]
     made = write_forecasts(second, L3)  # the champion's forecasts as of the newest step
@@ -424,7 +417,7 @@ def test_what_a_rollback_publishes_of_a_complete_step_is_no_forecast_of_it(two_p
     assert rows.select("number", "step", "late").rows() == [(1, 6, False), (2, 7, False), (3, 6, True)]
     assert rows["num_pairs"].null_count() == 1  # of step 7
     assert complete_rows(rows)["number"].to_list() == [1]
-    assert latest() == {"forecasts": two_published[0]}
+    assert latest(layout(), "mylog") == {"forecasts": two_published[0]}
 
 
 def test_forecasts_as_of_a_time_before_later_complete_windows_are_not_published(
@@ -507,7 +500,7 @@ def test_a_rollback_needs_no_windows_that_new_rows_have_moved(
     publish(whole, recency, write_forecasts(whole, recency), None)
     committed("b.csv", rows_of(7))
     assert rollback("mylog")["title"] == "L3"
-    assert latest() == {"forecasts": first}
+    assert latest(layout(), "mylog") == {"forecasts": first}
     assert later_windows(whole) is None
 
 
@@ -534,9 +527,9 @@ def test_a_rollback_that_ended_before_it_published_is_finished_and_not_undone(
         with pytest.raises(OSError, match="is away"):
             rollback("mylog")
     half = record_of()
-    assert (half["title"], latest()) == ("L3", {"forecasts": two_published[1]})
+    assert (half["title"], latest(layout(), "mylog")) == ("L3", {"forecasts": two_published[1]})
     assert rollback("mylog") == half == record_of()
-    assert latest() == {"forecasts": two_published[0]}
+    assert latest(layout(), "mylog") == {"forecasts": two_published[0]}
     assert rollback("mylog")["title"] == "Contact recency"  # a finished one is followed by another
     with monkeypatch.context() as outage:
         outage.setattr("flows.tasks.publishing.champions.publish_again", away)
@@ -555,7 +548,7 @@ def test_a_rollback_after_a_killed_retraining_is_a_rollback(
         publish(third, recency, write_forecasts(third, recency), None)
     assert record_of()["published"]["number"] not in publications(layout(), "mylog")["number"]
     assert rollback("mylog")["title"] == "L3"
-    assert latest() == {"forecasts": two_published[0]}
+    assert latest(layout(), "mylog") == {"forecasts": two_published[0]}
 
 
 def test_a_champion_whose_publication_is_missing_is_not_rolled_back_to(

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from polars.testing import assert_frame_equal
 from prefect import Task
+from published import latest
 
 from dyformer.experiments.settings import Experiment, OldSettings, as_record
 from dyformer.scoring.vector_scores import prepare_vectors
@@ -30,7 +31,7 @@ from flows.tasks.spaces import read_rotation, space_record
 from storage.artifacts.artifact import ArtifactMissing, lineage_of, manifest, open_artifact, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.bytes import files
-from storage.champions import MixedSpaces, latest, numbered_after, publications, read_champion, replace_champion
+from storage.champions import MixedSpaces, numbered_after, publications, read_champion, replace_champion
 from storage.layout import Layout
 from storage.queries import QueryFailed, query
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from compose_stack import Stack
+from published import latest
 from stack_processes import wait_until
 
 from storage.artifacts.artifact import read_table
-from storage.champions import latest, publications, read_champion
+from storage.champions import publications, read_champion
 from storage.layout import Layout
 from storage.tracking.marks import due
 

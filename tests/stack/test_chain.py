@@ -14,11 +14,12 @@ import boto3
 import psycopg2
 import pytest
 from compose_stack import Stack, ends, run_alone
+from published import latest
 from stack_processes import wait_until
 from weekly_log import rows_of
 
 from storage.artifacts.artifact import read_table
-from storage.champions import latest, publications, read_champion
+from storage.champions import publications, read_champion
 from storage.layout import Layout
 
 pytestmark = pytest.mark.stack
