@@ -4,6 +4,7 @@ P pairs    F inputs, NaN where one is missing    G groups: the pairs of one sour
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -97,10 +98,16 @@ def fit_heads(kinds: Sequence[HeadKind], table: LabelledTable, *, seed: int) -> 
 
     "linear": a logistic regression on standardised inputs. "trees": boosted trees with the logistic loss. "ranking":
     boosted trees with LambdaRank (Burges, 2010) on the groups of the table.
-    Raises ValueError unless there are pairs of both kinds.
+    They are fitted at the same time, each on one thread. Raises ValueError unless there are pairs of both kinds.
     """
-    rows = _rows(table, seed)  # both kinds of trees read the same bins, into which LightGBM puts them at the first use
-    return tuple(_linear(table) if kind == "linear" else _trees(kind, table, rows, seed, NUM_ROUNDS) for kind in kinds)
+    # Both kinds of trees read the same bins, into which LightGBM puts the inputs here and not in one of the threads.
+    rows = _rows(table, seed).construct()
+
+    def fitted(kind: HeadKind) -> Head:
+        return _linear(table) if kind == "linear" else _trees(kind, table, rows, seed, NUM_ROUNDS)
+
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        return tuple(pool.map(fitted, kinds))
 
 
 def fit_scaled_heads(table: LabelledTable, *, seed: int, ranked: bool) -> tuple[tuple[Head, ...], tuple[float, ...]]:
