@@ -216,40 +216,39 @@ def plan_of(
 
     That time is `first_seconds` once they are made, and before them, or where they were stored, estimated from the
     links that they learn from. The first forecasts are a stage to come where `shows_first`. On a graph with more than
-    MAX_NODES nodes, of whose links few are learned from, nothing is planned before they are made. What is estimated and
-    was not measured on this machine takes the longer, the more other programs run.
+    MAX_NODES nodes, of whose links few are learned from, nothing is planned before they are made. What was not measured
+    takes the longer, the more other programs run; and once the first forecasts are made, the more these exceeded what
+    their links let expect.
     """
     opened = open_snapshots(snapshots)
     left_out = {stage for stage, is_left in (("first_forecasts", shows_first), ("train", trains)) if not is_left}
     stages = [stage for stage in STAGES if stage not in left_out]
     known, origin = {**_earlier(opened.dataset), "report": REPORT_SECONDS}, "as in the run before"
     if any(stage not in known or known[stage] < SHORTEST for stage in stages):  # it was paused, or found stored parts
-        first, origin = _first_of(opened, first_seconds)
-        times, busy = _times_longer()
-        known, origin = {} if first is None else _estimated(experiment, first, times), origin + busy
+        first, times, origin = _first_of(opened, first_seconds)
+        known = {} if first is None else _estimated(experiment, first, times)
     return Plan(dataset=opened.dataset, seconds={name: known[name] for name in stages if name in known}, origin=origin)
 
 
-def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | None, str]:
-    """Give the seconds of the first forecasts, None where they cannot be estimated, and where the number comes from.
+def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | None, float, str]:
+    """Give the seconds of the first forecasts, how many times longer stages take here, and where the numbers come from.
 
-    The links that they learn from are those of the newest steps, of each up to TRAINING_QUERIES.
+    The seconds are None where they cannot be estimated. The links that the first forecasts learn from are those of the
+    newest steps, of each up to TRAINING_QUERIES.
     """
-    if first_seconds is not None and first_seconds >= SHORTEST:
-        return first_seconds, f"estimated from the {first_seconds:.0f} s of the first forecasts"
     graph = opened.graph(opened.num_steps)
-    if len(graph.node_N) > MAX_NODES:
-        return None, "not estimated"
     newest = graph.snapshots[-NUM_LABELLED_STEPS:]
     num_links = sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
-    return num_links * SECONDS_A_LINK * _times_longer()[0], f"estimated from {counted(num_links, 'link')} to learn from"
-
-
-def _times_longer() -> tuple[float, str]:
-    """Give how many times longer a stage takes beside the programs of the last minute, and this in words if it does."""
-    load, num_cores = os.getloadavg()[0], os.cpu_count() or 1
-    busy = f", beside other programs (a load of {load:.0f} on {counted(num_cores, 'core')})"
-    return max(load / num_cores, 1.0), busy if load > num_cores else ""
+    alone = num_links * SECONDS_A_LINK if len(graph.node_N) <= MAX_NODES else None
+    if first_seconds is not None and first_seconds >= SHORTEST:
+        times = max(first_seconds / alone, 1.0) if alone else 1.0
+        return first_seconds, times, f"estimated from the {first_seconds:.0f} s of the first forecasts"
+    if alone is None:
+        return None, 1.0, "not estimated"
+    load, num_cores = os.getloadavg()[0], os.cpu_count() or 1  # of the last minute, before the command itself is busy
+    busy = f", beside other programs (a load of {load:.0f} on {counted(num_cores, 'core')})" if load > num_cores else ""
+    times = max(load / num_cores, 1.0)
+    return alone * times, times, f"estimated from {counted(num_links, 'link')} to learn from{busy}"
 
 
 def _estimated(experiment: Experiment, first: float, times: float) -> dict[str, float]:

@@ -317,9 +317,8 @@ def test_the_part_of_a_node_that_is_removed_is_made_by_another(
     Path(shared.values["gate"]).touch()
     with node(f"--address={one_worker}", "--num-cpus=1", **{NODE: "removed"}):
         driver = driver_of(tmp_path, one_worker, only="removed")
-        wait_for(
-            lambda: 10 in starts(shared), "the third range begins"
-        )  # there, as the other worker stays in its first
+        # It begins there, as the other worker stays in its first range.
+        wait_for(lambda: 10 in starts(shared), "the third range begins")
     Path(shared.values["gate"]).unlink()
     assert driver.wait(SECONDS) == 0, (tmp_path / "driver").read_text()
     assert rows_of(shared) == list(range(20))
