@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.logs.counts import counted
 from dyformer.logs.time_windows import (
     EPOCH,
     IF_SECONDS,
@@ -239,8 +238,9 @@ def _equal_count(time_R: NDArray[np.int64], offset: int, num_windows: int) -> Wi
     if num_windows > len(time_R):
         fewer = len(time_R) // 2
         remedy = f', or choose fewer windows, as in `window="{fewer} equal"`' if fewer >= USEFUL_WINDOWS else ""
+        rows = "interaction" if len(time_R) == 1 else "interactions"
         raise TooFewRows(
-            f"{counted(len(time_R), 'interaction')} cannot fill {num_windows} windows of equal count: add "
+            f"{len(time_R)} {rows} cannot fill {num_windows} windows of equal count: add "
             f"interactions until there are {num_windows}{remedy}"
         )
     length, num_longer = divmod(len(time_R), num_windows)
