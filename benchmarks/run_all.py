@@ -15,7 +15,7 @@ NO_BENCHMARKS = (
     *("pushed_context", "gpu"),  # make bench-context, bench-gpu
     "workers",  # it needs root and an idle machine
     *("peers", "peer_models"),  # they need another package, and their results are in docs/results.md
-    *("vector_uses", "event_vectors", "planted_sizes"),  # their results are in docs/when_to_train.md
+    *("vector_uses", "own_model", "event_vectors", "planted_sizes"),  # their results are in docs/when_to_train.md
     "results_plots",  # draws docs/plots
     "sequence_view",  # its results are in docs/experiments.md
     *("event_calibration", "new_partners"),  # they read the logs of others
