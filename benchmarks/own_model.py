@@ -128,9 +128,12 @@ def read(log: str) -> DynamicGraph:
         return graph_of(PLANTED[log])[0]
     name, _, file = log.partition("=")
     known = DATASETS[name]
+    columns = known.columns
     read_log = dyformer.read_log(
         Path(file),
-        **known.columns.by_role(),  # pyright: ignore[reportArgumentType]
+        source=columns.source,
+        target=columns.target,
+        time=columns.time,
         time_unit=known.time_unit,
         separator=known.separator,
         bipartite=known.bipartite,
