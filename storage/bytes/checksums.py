@@ -224,8 +224,7 @@ def readable(address: str, num_bytes: int, checksum: str, cache: str | None = No
     if not files.is_remote(address):
         return address, fault_of(address, num_bytes, checksum)
     name = sha256(f"{address} {checksum}".encode())
-    with MAKING:
-        copy = Path(_folder().name, name).with_suffix(".parquet")
+    copy = Path(_folder().name, name).with_suffix(".parquet")
     stored = None if cache is None else Path(cache, copy.name)
     try:
         if copy.exists() or (stored is not None and _is_reused(stored, num_bytes, checksum, copy)):
@@ -243,15 +242,18 @@ def _copied(source: io.BufferedIOBase, num_bytes: int, checksum: str, copy: Path
     """Copy a stream unless it differs from its checksum; returns how it differs."""
     digest, size = hashlib.sha256(), 0
     temporary = copy.with_name(files.temporary_name(copy.name))
-    with named_write(temporary):
-        with temporary.open("wb") as target:
-            while part := source.read(COPY_BYTES):
-                digest.update(part)
-                size += len(part)
-                target.write(part)
-        problem = _difference(size, digest.hexdigest(), num_bytes, checksum)
-        # A copy has its name once it is whole, because another thread may look for it.
-        temporary.replace(copy) if problem is None else temporary.unlink()
+    try:
+        with named_write(temporary):
+            with temporary.open("wb") as target:
+                while part := source.read(COPY_BYTES):
+                    digest.update(part)
+                    size += len(part)
+                    target.write(part)
+            problem = _difference(size, digest.hexdigest(), num_bytes, checksum)
+            if problem is None:  # a copy has its name once it is whole, because another thread may look for it
+                temporary.replace(copy)
+    finally:
+        temporary.unlink(missing_ok=True)
     return problem
 
 
@@ -285,9 +287,18 @@ def _remove_unused(folders: Path) -> None:
                 path.unlink()
 
 
-@functools.lru_cache(maxsize=1)
 def _folder() -> "tempfile.TemporaryDirectory[str]":
-    """Make the folder of the copies, which is removed when the process ends."""
+    """Give the folder of the copies, a new one where that was removed: some systems clear their temporary folder."""
+    with MAKING:
+        if not Path(_made().name).is_dir():
+            _made().cleanup()
+            _made.cache_clear()
+        return _made()
+
+
+@functools.lru_cache(maxsize=1)
+def _made() -> "tempfile.TemporaryDirectory[str]":
+    """Make a folder, which is removed when the process ends."""
     return tempfile.TemporaryDirectory(prefix="dyformer-")
 
 

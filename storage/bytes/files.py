@@ -23,7 +23,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from dyformer import DyformerError
 from storage.bytes import objects
-from storage.bytes.objects import BUFFER_BYTES, StoreUnreachable, is_remote
+from storage.bytes.objects import BUFFER_BYTES, ObjectMissing, StoreUnreachable, is_remote
 
 WRITE_REMEDIES = {
     errno.ENOSPC: "free space on the disk",
@@ -79,11 +79,11 @@ def named_read(address: str) -> Iterator[None]:
 def named_write(path: Path) -> Iterator[None]:
     """Raise the errors of a local write as WriteFailed, with the path, the reason and a remedy.
 
-    A store that cannot be reached, from which a file is copied, is no such error.
+    A store that cannot be reached, or lacks the object, from which a file is copied, is no such error.
     """
     try:
         yield
-    except (WriteFailed, StoreUnreachable):
+    except (WriteFailed, StoreUnreachable, ObjectMissing):
         raise
     except OSError as error:
         remedy = WRITE_REMEDIES.get(error.errno or 0, "check the disk")

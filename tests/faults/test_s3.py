@@ -1,5 +1,6 @@
 """A sample of the sweep over an S3 server that fails; `make test-faults` runs all commands."""
 
+import io
 import os
 import random
 import time
@@ -252,6 +253,36 @@ def test_rows_are_read_where_no_copy_can_be_stored(layout: Layout, failing: Prox
     for _ in range(2):
         without_own_copies()
         assert read_events(layout, "chat")["time"].to_list() == [0, 1]
+
+
+def test_rows_are_read_after_the_folder_of_this_process_was_removed(layout: Layout, failing: Proxy):
+    committed(layout, "chat", 2)
+    assert read_events(layout, "chat")["time"].to_list() == [0, 1]
+    files.remove_folder(checksums._folder().name)
+    assert read_events(layout, "chat")["time"].to_list() == [0, 1]
+    assert Path(checksums._folder().name).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("problem", [None, "is missing", "cannot be reached"])
+def test_a_copy_that_ends_in_the_middle_leaves_nothing(
+    problem: str | None, layout: Layout, failing: Proxy, monkeypatch: pytest.MonkeyPatch
+):
+    class Stream(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if part := super().read(10):
+                return part
+            if problem == "is missing":
+                raise objects.ObjectMissing("there is no object")
+            raise objects.StoreUnreachable("s3://bucket", "no response") if problem else OSError(28, "No space left")
+
+    committed(layout, "chat", 1)
+    without_copies(layout)
+    monkeypatch.setattr(files, "open_of_size", lambda address, num_bytes: Stream(bytes(20)))
+    folder = Path(checksums._folder().name)
+    before = set(folder.iterdir())
+    with pytest.raises((TableDamaged, files.WriteFailed, objects.StoreUnreachable), match=problem or "free space"):
+        read_events(layout, "chat")
+    assert set(folder.iterdir()) == before
 
 
 def test_an_object_that_differs_from_its_checksum_is_named_at_each_read(layout: Layout, failing: Proxy):
