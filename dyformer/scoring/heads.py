@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
+from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -98,16 +99,25 @@ def fit_heads(kinds: Sequence[HeadKind], table: LabelledTable, *, seed: int) -> 
 
     "linear": a logistic regression on standardised inputs. "trees": boosted trees with the logistic loss. "ranking":
     boosted trees with LambdaRank (Burges, 2010) on the groups of the table.
-    They are fitted at the same time, each on one thread. Raises ValueError unless there are pairs of both kinds.
+    They are fitted at the same time, each on one thread. Where one fails, or Ctrl-C comes, the others soon end, too.
+    Raises ValueError unless there are pairs of both kinds.
     """
     # Both kinds of trees read the same bins, into which LightGBM puts the inputs here and not in one of the threads.
-    rows = _rows(table, seed).construct()
+    rows, stopped = _rows(table, seed).construct(), Event()
 
     def fitted(kind: HeadKind) -> Head:
-        return _linear(table) if kind == "linear" else _trees(kind, table, rows, seed, NUM_ROUNDS)
+        try:
+            return _linear(table) if kind == "linear" else _trees(kind, table, rows, seed, NUM_ROUNDS, stopped)
+        except BaseException as error:
+            stopped.set()
+            error.add_note(f"The head {kind!r} was being fitted.")
+            raise
 
     with ThreadPoolExecutor(len(kinds)) as pool:
-        return tuple(pool.map(fitted, kinds))
+        try:
+            return tuple(pool.map(fitted, kinds))  # raises the error of the head that failed, if one of them did
+        finally:
+            stopped.set()
 
 
 def fit_scaled_heads(table: LabelledTable, *, seed: int, ranked: bool) -> tuple[tuple[Head, ...], tuple[float, ...]]:
@@ -127,7 +137,7 @@ def mean_logits(heads: Sequence[Head], scales: Sequence[float], inputs_PF: NDArr
 
 def fit_ranking(table: LabelledTable, *, seed: int, num_rounds: int) -> TreesHead:
     """Fit the head "ranking" alone, with so many trees."""
-    return _trees("ranking", table, _rows(table, seed), seed, num_rounds)
+    return _trees("ranking", table, _rows(table, seed), seed, num_rounds, Event())
 
 
 def _linear(table: LabelledTable) -> LinearHead:
@@ -155,16 +165,26 @@ def _rows(table: LabelledTable, seed: int) -> "lightgbm.Dataset":
     )
 
 
-def _trees(kind: HeadKind, table: LabelledTable, rows: "lightgbm.Dataset", seed: int, num_rounds: int) -> TreesHead:
+def _trees(
+    kind: HeadKind, table: LabelledTable, rows: "lightgbm.Dataset", seed: int, num_rounds: int, stopped: Event
+) -> TreesHead:
+    """Boost trees, so many or until `stopped`, after which nobody reads them."""
     import lightgbm
+
+    def stop(state: "lightgbm.callback.CallbackEnv") -> None:
+        if stopped.is_set():
+            raise lightgbm.EarlyStopException(state.iteration, [])
 
     settings = {**TREES, **_leaf(table, seed)}
     if kind == "ranking":
-        return TreesHead(text=_ranking_booster(rows, settings, num_rounds).model_to_string())
-    return TreesHead(text=lightgbm.train({**settings, **BINARY}, rows, num_rounds).model_to_string())
+        return TreesHead(text=_ranking_booster(rows, settings, num_rounds, stopped).model_to_string())
+    booster = lightgbm.train({**settings, **BINARY}, rows, num_rounds, callbacks=[stop])
+    return TreesHead(text=booster.model_to_string())
 
 
-def _ranking_booster(rows: "lightgbm.Dataset", settings: Mapping[str, Any], num_rounds: int) -> "lightgbm.Booster":
+def _ranking_booster(
+    rows: "lightgbm.Dataset", settings: Mapping[str, Any], num_rounds: int, stopped: Event
+) -> "lightgbm.Booster":
     """Boost trees by LambdaRank: those of LightGBM's own objective, whose gradients take two thirds of its time."""
     import lightgbm
 
@@ -185,6 +205,8 @@ def _ranking_booster(rows: "lightgbm.Dataset", settings: Mapping[str, Any], num_
         return lambdas(score_P, positive_P, weight_P, start_G1, order_P, _sigmoids(), TRUNCATION)
 
     for _ in range(num_rounds):
+        if stopped.is_set():
+            break
         booster.update(fobj=gradients)
     return booster
 

@@ -1,5 +1,8 @@
 """Heads: an independent fit, missing inputs, groups, and the same numbers from the stored text."""
 
+import signal
+import threading
+import time
 from itertools import pairwise
 
 import lightgbm
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from dyformer.scoring import heads
 from dyformer.scoring.heads import COLUMNS, TREES, TRUNCATION, TreesHead, fit_heads, fit_ranking
 from dyformer.scoring.kernels.lambdas import lambdas, sigmoid_table
 from dyformer.scoring.labelled_tables import LabelledTable
@@ -131,6 +135,34 @@ def test_heads_that_read_the_same_bins_are_those_that_are_fitted_alone():
     table = labelled_table()
     kinds = ("trees", "ranking")
     assert fit_heads(kinds, table, seed=0) == tuple(fit_head(kind, table, seed=0) for kind in kinds)
+
+
+@pytest.mark.parametrize("failing", ["fit_decoder", "_sigmoids", "Ctrl-C"])
+def test_where_one_head_fails_the_others_soon_end(failing, monkeypatch):
+    num_rounds, updates, update, fit_decoder = 3000, [], lightgbm.Booster.update, heads.fit_decoder
+    main_thread = threading.get_ident()
+
+    def counted(*arguments, **options):
+        updates.append(1)
+        return update(*arguments, **options)
+
+    def fail(*arguments, **options):
+        while len(updates) < 4:  # of the other heads
+            time.sleep(0.001)
+        if failing != "Ctrl-C":
+            raise MemoryError("no memory")
+        signal.pthread_kill(main_thread, signal.SIGINT)
+        return fit_decoder(*arguments, **options)
+
+    monkeypatch.setattr(heads, "NUM_ROUNDS", num_rounds)
+    monkeypatch.setattr(heads, "fit_decoder" if failing == "Ctrl-C" else failing, fail)
+    monkeypatch.setattr(lightgbm.Booster, "update", counted)
+    with pytest.raises(KeyboardInterrupt if failing == "Ctrl-C" else MemoryError) as error:
+        fit_heads(heads.KINDS, labelled_table(), seed=0)
+    assert len(updates) < num_rounds
+    if failing != "Ctrl-C":
+        kind = {"fit_decoder": "linear", "_sigmoids": "ranking"}[failing]
+        assert error.value.__notes__ == [f"The head {kind!r} was being fitted."]
 
 
 def drawn_groups(seed, num_groups=60):
