@@ -108,7 +108,8 @@ def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], Any]]) -> 
             check()
         import ray
 
-        remote = ray.remote(num_cpus=1, max_retries=NUM_RETRIES)(_checked_job)
+        # By default the last ten of many short jobs run on one node while others have nothing to do.
+        remote = ray.remote(num_cpus=1, max_retries=NUM_RETRIES, scheduling_strategy="SPREAD")(_checked_job)
         numbers = {remote.remote(job, expected): number for number, job in enumerate(jobs)}
         for ended in _ended(address, list(numbers)):
             with _named_errors(f"the cluster at {address}"):
