@@ -1,11 +1,12 @@
 """Vectors as inputs of a user's own model -> how well it foresees who comes back, beside counts of the past.
 
-The model is scikit-learn's boosted trees with their usual settings. It says of each node that is known at the end of a
-step whether it has a link in the next step ("comes back"), or one with a node that is no partner of it yet ("new
-partner"). The last step is measured: the model is fitted on the labels of the step before it, with inputs as of the
-step before that, up to which the vectors are trained. So the vectors of both steps are of the same weights, and nothing
-reads a step that it forecasts. Inputs are the counts of `activity_features`, vectors, or both. The interval resamples
-nodes; a gain is the difference to the counts on the same resamples.
+The model is scikit-learn's: boosted trees with their usual settings ("trees"), or a logistic regression whose strength
+is chosen by cross-validation ("logistic"). It says of each node that is known at the end of a step whether it has a
+link in the next step ("comes back"), or one with a node that is no partner of it yet ("new partner"). The last step is
+measured: the model is fitted on the labels of the step before it, with inputs as of the step before that, up to which
+the vectors are trained. So the vectors of both steps are of the same weights, and nothing reads a step that it
+forecasts. Inputs are the counts of `activity_features`, vectors, or both. The interval resamples nodes; a gain is the
+difference to the counts in the same model, on the same resamples.
 
     python benchmarks/own_model.py --seeds 3 generated-communities uci=out.opsahl-ucsocial.gz
 
@@ -16,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +25,11 @@ from event_vectors import row_of
 from numpy.typing import NDArray
 from scipy.sparse.linalg import svds
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from vector_uses import RANK, contacts, graph_of
 
 import dyformer
@@ -38,6 +44,7 @@ from dyformer.scoring.node_head import activity_features
 from dyformer.training.stages import DyFormerEmbedder, embed
 
 COUNTS = "counts"
+STRENGTHS = [1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0]  # C of the logistic regression
 NO_NODE = -1  # the other end of a node that is resampled alone
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating]]
 """A history, whose last step may be later than those of the fit -> the vectors [N, K] of its nodes."""
@@ -62,6 +69,21 @@ def dyformer_vectors(graph: PreparedGraph, seed: int) -> VectorsOf:
     weights = method.train(graph, seed=seed)
     return lambda later: embed(later, weights, usual.model)
 
+
+def trees(seed: int) -> Any:
+    """Give boosted trees."""
+    return HistGradientBoostingClassifier(random_state=seed)
+
+
+def logistic(seed: int) -> Any:
+    """Give a logistic regression on standardised inputs, whose strength has the least log loss of five folds."""
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    scaled = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2_000))
+    return GridSearchCV(scaled, {"logisticregression__C": STRENGTHS}, cv=folds, scoring="neg_log_loss")
+
+
+MODELS: dict[str, Callable[[int], Any]] = {"trees": trees, "logistic": logistic}
+"""A seed -> a model of scikit-learn that is not fitted yet."""
 
 KINDS: dict[str, Fit] = {"singular vectors": decomposition, "DyFormer": dyformer_vectors}
 
@@ -101,16 +123,16 @@ def measured(graph: DynamicGraph, kinds: Mapping[str, Fit], seed: int) -> Iterat
     for label, positive_N in measured_labels.items():
         yield f"{label}: nodes", len(positive_N), np.nan, np.nan
         yield f"{label}: positive", positive_N.sum(), np.nan, np.nan
-        auc_of = {}
-        for name, input_NF in measured_inputs.items():
-            model = HistGradientBoostingClassifier(random_state=seed)
-            model.fit(fitted_inputs[name], fitted_labels[label])
-            auc_of[name] = auc(resamples, positive_N, model.predict_proba(input_NF)[:, 1])
-            value, value_B = auc_of[name]
-            yield f"{label}: {name}", value, *interval(value_B)
-            gain, gain_B = value - auc_of[COUNTS][0], value_B - auc_of[COUNTS][1]
-            if name.startswith(f"{COUNTS},"):
-                yield f"{label}: {name}, gain", gain, *interval(gain_B)
+        for title, new_model in MODELS.items():
+            auc_of = {}
+            for name, input_NF in measured_inputs.items():
+                model = new_model(seed).fit(fitted_inputs[name], fitted_labels[label])
+                auc_of[name] = auc(resamples, positive_N, model.predict_proba(input_NF)[:, 1])
+                value, value_B = auc_of[name]
+                yield f"{label}, {title}: {name}", value, *interval(value_B)
+                gain, gain_B = value - auc_of[COUNTS][0], value_B - auc_of[COUNTS][1]
+                if name != COUNTS:
+                    yield f"{label}, {title}: {name}, gain", gain, *interval(gain_B)
 
 
 def auc(

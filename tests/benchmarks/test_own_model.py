@@ -49,11 +49,13 @@ def test_inputs_that_hold_the_label_gain_and_those_of_chance_do_not():
         return lambda later: np.random.default_rng([seed, later.until]).normal(size=(len(later.history.node_N), 4))
 
     value_of = {name: rest for name, *rest in own_model.measured(graph, {"label": label, "chance": chance}, 0)}
-    assert value_of["comes back: label"][0] == value_of["comes back: counts, label"][0] == 1
-    gain, low, high = value_of["comes back: counts, label, gain"]
-    assert gain == pytest.approx(1 - value_of["comes back: counts"][0])
-    assert 0.2 < low <= gain <= high
-    assert value_of["comes back: counts, chance, gain"][1] < 0.1
+    for model in own_model.MODELS:
+        counts, own = (value_of[f"comes back, {model}: {name}"][0] for name in ("counts", "label"))
+        assert own == value_of[f"comes back, {model}: counts, label"][0] == 1
+        gain, low, high = value_of[f"comes back, {model}: counts, label, gain"]
+        assert gain == pytest.approx(1 - counts)
+        assert 0.2 < low <= gain <= high
+        assert value_of[f"comes back, {model}: counts, chance, gain"][1] < 0.1
     assert read == [(6, 6), (6, 7)]  # of eight steps: fitted on the labels of step 7, measured on those of step 8
     assert value_of["comes back: positive"][0] == own_model.labels(graph, 7)["comes back"].sum()
 
