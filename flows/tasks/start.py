@@ -180,6 +180,9 @@ SECONDS_A_LINK = 0.0046
 Most of them are the trees of two fits, on some twenty pairs a link.
 """
 
+START_SECONDS = 1.0
+"""Of the first forecasts, whatever their links: CPU seconds, about so many on four logs of 19 to 370 links."""
+
 SECONDS_A_BATCH = 0.1
 """Of a training on two cores; `pretrain` and `finetune` say how many batches there are at most."""
 
@@ -241,7 +244,7 @@ def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | N
     num_links = sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
     alone = num_links * SECONDS_A_LINK if len(graph.node_N) <= MAX_NODES else None
     if first_seconds is not None and first_seconds >= SHORTEST:
-        times = max(first_seconds / alone, 1.0) if alone else 1.0
+        times = max(first_seconds / (START_SECONDS + alone), 1.0) if alone else 1.0
         return first_seconds, times, f"estimated from the {first_seconds:.0f} s of the first forecasts"
     if alone is None:
         return None, 1.0, "not estimated"

@@ -105,11 +105,20 @@ def test_what_was_not_measured_takes_longer_beside_other_programs(
     stages = "first forecasts 41 s, training 1 s, ranking 50 s, evaluation 41 s, forecasts 41 s, report 24 s"
     assert line(trains=True, shows_first=True) == f"mylog: about 3 min to go, {by_links}: {stages}"
     load(3.0)  # of the command itself
-    twice = "ranking 33 s, evaluation 28 s, forecasts 28 s, report 16 s"
-    basis = "estimated from the 28 s of the first forecasts"
-    assert line(trains=True, first_seconds=27.6) == f"mylog: about 105 s to go, {basis}: {twice}"
+    twice = "ranking 36 s, evaluation 30 s, forecasts 30 s, report 16 s"
+    basis = "estimated from the 30 s of the first forecasts"
+    assert line(trains=True, first_seconds=29.6) == f"mylog: about 111 s to go, {basis}: {twice}"
     after()
     assert line(trains=False) == f"mylog: about 52 s to go, as in the run before: {AS_BEFORE}"
+
+
+def test_first_forecasts_of_a_tiny_log_make_no_other_stage_many_times_longer(graph: Mock):
+    graph.snapshots = [Mock(source_E=[0] * 19)]
+    measured = "ranking 5 s, evaluation 4 s, forecasts 4 s, report 29 s"  # on cores that are four times as slow
+    basis = "estimated from the 4 s of the first forecasts"
+    assert line(trains=False, first_seconds=4.0) == f"mylog: about 42 s to go, {basis}: {measured}"
+    assert line(trains=False, first_seconds=1.0) is not None
+    assert "report 8 s" in str(line(trains=False, first_seconds=1.0))
 
 
 def test_forecasts_of_many_nodes_are_not_estimated_from_links(graph: Mock):
