@@ -275,15 +275,12 @@ def open_snapshots(address: str) -> Snapshots:
 
 def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
     """Raise StepOutOfRange unless all steps lie from `first` to `last`."""
-    wrong = [step for step in steps if not first <= step <= last]
+    wrong, has = [step for step in steps if not first <= step <= last], f"{dataset} has {counted(last, 'snapshot')}"
+    if wrong and first > last:
+        remedy = "add later rows, or choose shorter windows (`window`)"
+        raise StepOutOfRange(f"{has}, and at least {first} are needed: {remedy}")
     if wrong:
-        has = f"{dataset} has {counted(last, 'snapshot')}"
-        remedy = (
-            f"choose from {first} to {last}"
-            if first <= last
-            else f"at least {first} are needed: choose shorter windows (`window`)"
-        )
-        raise StepOutOfRange(f"step {', '.join(map(str, wrong))} is out of range: {has}; {remedy}")
+        raise StepOutOfRange(f"step {', '.join(map(str, wrong))} is out of range: {has}; choose from {first} to {last}")
 
 
 def newest_until(snapshots: str) -> int:

@@ -240,3 +240,8 @@ def test_steps_in_range_are_allowed_and_others_refused(steps: list[int], allowed
     else:
         with pytest.raises(StepOutOfRange, match=r"mylog has 12 snapshots; choose from 3 to 12"):
             check_range("mylog", steps, 3, 12)
+
+
+def test_a_log_with_too_few_steps_is_named_without_a_step_that_nobody_chose():
+    with pytest.raises(StepOutOfRange, match=r"^mylog has 1 snapshot, and at least 3 are needed: add later rows, or"):
+        check_range("mylog", [3], 3, 1)
