@@ -23,6 +23,7 @@ from dyformer.evaluation.drift import (
     with_deviations,
 )
 from dyformer.experiments.settings import Experiment, as_record
+from flows.console import ongoing
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.made import made, plan
 from flows.tasks.snapshots import Snapshots, open_snapshots
@@ -49,8 +50,9 @@ def write_drift(snapshots: str, experiment: Experiment) -> str:
     }
 
     def compare() -> Contents:
-        values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
-        drift = with_deviations(values)
+        with ongoing(f"compare the newest step of {opened.dataset} with earlier ones", to_errors=True):
+            values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
+            drift = with_deviations(values)
         return {DRIFT: drift, ALARMS: json.dumps(alarms_of(drift, opened.num_steps, experiment.drift)).encode()}
 
     return made(opened, DRIFT, until=opened.num_steps, settings=settings, make=compare, code=(step_values,))

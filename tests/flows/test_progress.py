@@ -20,6 +20,7 @@ from rich.console import Console
 
 import flows.cli
 import flows.console
+import flows.tasks.drift
 import flows.tasks.ingest
 import flows.tasks.snapshots
 import storage.verification
@@ -381,17 +382,26 @@ def test_long_reading_and_checking_print_lines_beside_their_output(
     for module, name in (
         (flows.tasks.ingest, "read_files"),
         (flows.tasks.snapshots, "_tables"),
+        (flows.tasks.drift, "with_deviations"),
         (storage.verification, "faults"),
     ):
         monkeypatch.setattr(module, name, partial(slowly, getattr(module, name)))
-    for command in (("snapshots", "mylog", "--log", str(tmp_path / "log.csv"), "--json"), ("verify", "mylog")):
+    titles_of = {
+        ("snapshots", "mylog", "--log", str(tmp_path / "log.csv"), "--json"): {
+            "ingest mylog",
+            "divide mylog into snapshots",
+        },
+        ("drift", "mylog", "--json"): {"compare the newest step of mylog with earlier ones"},
+        ("verify", "mylog"): {"verify"},
+    }
+    for command, expected in titles_of.items():
         with pytest.raises(SystemExit) as ending:
             flows.cli.main(list(command))
         assert not ending.value.code
         output = capsys.readouterr()
         assert "so far" not in output.out
         titles = {line.partition(":")[0] for line in output.err.splitlines() if "so far" in line}
-        assert titles == ({"verify"} if command[0] == "verify" else {"ingest mylog", "divide mylog into snapshots"})
+        assert titles == expected
 
 
 def slowly(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
