@@ -32,6 +32,7 @@ WRITE_REMEDIES = {
     errno.EACCES: "check that you may write there",
     errno.EIO: "check the disk",
     errno.EISDIR: "a folder has this name: rename it",
+    errno.ENOTDIR: "a file has the name of one of its folders: rename it, or name another folder",
 }
 READ_REMEDY = "check the disk and your rights"
 MANIFEST = "manifest.json"  # of an artifact

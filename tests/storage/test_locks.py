@@ -62,3 +62,11 @@ def test_a_folder_of_locks_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "state").write_text("a file in place of the folder")
     with pytest.raises(WriteFailed, match="locks"):
         alone(Layout(str(tmp_path / "store"), state=str(tmp_path / "state")), "chat")
+
+
+def test_a_file_with_the_name_of_the_state_folder_is_no_fault_of_the_disk(tmp_path: Path):
+    (tmp_path / "state").touch()
+    layout = Layout("s3://bucket/store", str(tmp_path / "state"))
+    message = r"lock cannot be written \(Not a directory\): a file has the name of one of its folders: rename it"
+    with pytest.raises(WriteFailed, match=message), alone(layout, "train"):
+        pass
