@@ -148,6 +148,7 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with object_store(tmp_path_factory.mktemp("s3")) as environment, pytest.MonkeyPatch.context() as patch:
         for key, value in environment.items():
             patch.setenv(key, value)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # else copies are left in the user's own
         yield f"s3://{BUCKET}"
 
 
