@@ -31,21 +31,31 @@ class NodeResamples:
 
 
 def node_resamples(
-    ends: Sequence[NDArray[np.int64]], *, num_resamples: int | None = None, generator: np.random.Generator
+    ends: Sequence[NDArray[np.int64]],
+    *,
+    num_resamples: int | None = None,
+    generator: np.random.Generator,
+    later: Sequence[NDArray[np.int64]] = (),
 ) -> NodeResamples:
     """Draw resamples of all nodes in `ends`, the sources and targets of the pairs of all steps.
 
     A node has the same number in all steps, because it is the same node. A negative end is no node and counts once, so
     that pairs with one end are resampled by the other. Without `num_resamples` there are 1,000, and
-    fewer, at least 200, for more than 50,000 pairs.
+    fewer, at least 200, for more than 50,000 pairs. `later` are ends of pairs that only later steps give: their further
+    nodes are drawn after the others, whose numbers they do not change.
     """
     if num_resamples is None:
         num_pairs = sum(map(len, ends)) // 2
         num_resamples = int(np.clip(MAX_WORK // max(num_pairs, 1), MIN_RESAMPLES, NUM_RESAMPLES))
-    node_S = np.unique(np.concatenate([*ends, np.empty(0, dtype=np.int64)]))
+    none = np.empty(0, dtype=np.int64)
+    first_S = np.unique(np.concatenate([*ends, none]))
+    further_S = np.setdiff1d(np.concatenate([*later, none]), first_S)
+    node_S = np.union1d(first_S, further_S)
     weight_BS = np.empty((num_resamples, len(node_S)), dtype=np.uint8)
-    for weight_S in weight_BS:
-        weight_S[:] = generator.poisson(size=len(node_S))
+    for drawn_S in (first_S, further_S):
+        place_S = np.searchsorted(node_S, drawn_S)
+        for weight_S in weight_BS:
+            weight_S[place_S] = generator.poisson(size=len(drawn_S))
     weight_BS[:, node_S < 0] = 1
     return NodeResamples(node_S=node_S, weight_BS=weight_BS)
 

@@ -138,12 +138,18 @@ def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueri
 def query_resamples(
     queries: Sequence[RankingQueries], *, seed: int, others: Sequence[NDArray[np.int64]] = ()
 ) -> NodeResamples:
-    """Draw resamples of the nodes of all steps' queries and candidates, and of `others`."""
-    ends = [
-        *others,
-        *(end for step_queries in queries for end in (step_queries.pairs.source_S, step_queries.pairs.target_S)),
-    ]
-    return node_resamples(ends, num_resamples=1000, generator=np.random.default_rng(seed))
+    """Draw resamples of the nodes of all steps' queries and candidates, and of `others`.
+
+    Candidates of the family `inductive` come of later steps: those of their nodes that are no other ends are drawn
+    last, so that no later row changes an interval of another family.
+    """
+    ends, later = list(others), []
+    for step_queries in queries:
+        is_later_QC = step_queries.family_QC == FAMILIES.index("inductive")
+        targets = step_queries.target_Q, step_queries.candidate_QC[(step_queries.candidate_QC >= 0) & ~is_later_QC]
+        ends += [step_queries.source_Q, *targets]
+        later.append(step_queries.candidate_QC[is_later_QC])
+    return node_resamples(ends, num_resamples=1000, generator=np.random.default_rng(seed), later=later)
 
 
 def step_metrics(

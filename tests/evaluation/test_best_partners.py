@@ -26,7 +26,7 @@ from dyformer.evaluation.rows import pair_weights
 from dyformer.evaluation.scored_queries import RankingTrial, scored_queries, to_table
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.snapshots import DynamicGraph, prefix
-from dyformer.sampling.ranking_queries import queries_to_tables, ranking_queries, step_pairs
+from dyformer.sampling.ranking_queries import FAMILIES, queries_to_tables, ranking_queries, step_pairs
 
 GRAPH, STEP = growing_log(num_steps=7), 6
 CONTACT = METHODS["Contact recency"]
@@ -178,7 +178,7 @@ def test_ends_of_links_that_are_no_queries_are_resampled_by_their_own_weights(
     graph = replace(growing_log(num_nodes=200, num_steps=7, num_rows=900), directed=kind == "directed")
     queries = ranking_queries(graph, STEP, seed=0, num_per_family=1, max_queries=5)
     trial = RankingTrial(graph=prefix(graph, STEP - 1), queries=queries, seed=0)
-    partners, of_queries = partners_of(trial), queries.pairs
+    partners = partners_of(trial)
     tables = {
         "partners": partners,
         "rankings": to_table([scored_queries("Contact recency", trial, lambda source_S, target_S: target_S / 7)]),
@@ -194,12 +194,17 @@ def test_ends_of_links_that_are_no_queries_are_resampled_by_their_own_weights(
     of_drawn, of_busiest = (
         sorted(pair for pair in links if pair[0] in node_A.tolist()) for node_A in (nodes.known_A, nodes.busiest_A)
     )
-    others = {*of_queries.source_S.tolist(), *of_queries.target_S.tolist()}
+    is_later_QC = queries.family_QC == FAMILIES.index("inductive")
+    candidate_X = queries.candidate_QC[(queries.candidate_QC >= 0) & ~is_later_QC]
+    others = {*queries.source_Q.tolist(), *queries.target_Q.tolist(), *candidate_X.tolist()}
     others |= {*partners["node"].to_list(), *partners["partner"].to_list()}
     linked = {node for pair in of_drawn + of_busiest for node in pair}
     assert linked - others  # without them, their weights would be those of other nodes
     resamples = node_resamples(
-        [np.array(sorted(others | linked))], num_resamples=1000, generator=np.random.default_rng(0)
+        [np.array(sorted(others | linked))],
+        num_resamples=1000,
+        generator=np.random.default_rng(0),
+        later=[queries.candidate_QC[is_later_QC]],
     )
     times = dict(zip(resamples.node_S.tolist(), resamples.weight_BS.T.astype(np.int64), strict=True))
     listed = set(partners.select("node", "partner").rows())

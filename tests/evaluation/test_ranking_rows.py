@@ -153,6 +153,23 @@ def test_the_difference_is_to_the_best_baseline_and_paired():
     assert [by_method[name]["is_baseline"] for name in ("same", "best")] == [True, False]
 
 
+def test_links_of_later_steps_change_no_interval_but_those_of_the_candidates_that_they_give():
+    graph = growing_log(num_nodes=400, num_steps=6, num_rows=40, seed=1)
+    measured, nodes = [], []
+    for until in (4, 6):
+        queries = ranking_queries(prefix(graph, until), 4, seed=0, num_per_family=2)
+        score_S = (queries.pairs.source_S * 7 + queries.pairs.target_S * 13) % 11 / 11
+        each = ScoredQueries(method="a", seed=0, queries=queries, score_S=score_S)
+        resamples = query_resamples([queries], seed=0)
+        nodes.append(set(resamples.node_S.tolist()))
+        measured.append(step_metrics([each], prefix(graph, 3), resamples)["a", 0])
+    assert nodes[0] < nodes[1], "the later links should bring nodes that no other candidate is"
+    earlier, later = ({cell: value for cell, value in cells.items() if "inductive" not in cell} for cells in measured)
+    assert earlier.keys() == later.keys()
+    for cell, value in earlier.items():
+        np.testing.assert_array_equal(value.value_B, later[cell].value_B, err_msg=str(cell))
+
+
 def test_one_method_has_the_same_metrics_alone_and_beside_others():
     alone, beside = rows_of(("a", "random")), rows_of(("bb", "random"), ("a", "random"))
     assert_frame_equal(alone, beside.filter(method="a"))
