@@ -22,6 +22,8 @@ from dyformer import InvalidInput
 PACKAGES = ("dyformer", "storage", "flows")
 NUM_DIGITS = 12
 PRESENTATION = "dyformer.experiments."
+INIT = "__init__.py"
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, whose neighbours are not a user's
 FOR_TYPES = "TYPE_CHECKING"  # imports below this test are never made
 _PARSING = threading.Lock()
 
@@ -89,8 +91,43 @@ def module_of(thing: Callable[..., Any]) -> str:
 
 
 def source_digest(thing: Any) -> str:
-    """SHA-256 of the file that defines a module, a class or a function of a user."""
-    return hashlib.sha256(Path(inspect.getfile(thing)).read_bytes()).hexdigest()
+    """SHA-256 of the file that defines a class or a function of a user, and of the user's files that it imports.
+
+    These are the modules beside it, or for an installed package those of this package, imported directly or through
+    others.
+    """
+    path, parts = Path(inspect.getfile(thing)).absolute(), thing.__module__.split(".")
+    root = path.parents[len(parts) - (path.name != INIT)]
+    own = parts[0] if INSTALLED & set(root.parts) else None
+    files, waiting = set(), [path]
+    while waiting:
+        file = waiting.pop()
+        if file not in files:
+            files.add(file)
+            waiting += _imported_files(file, root, own)
+    if len(files) == 1:  # the digest that results have had since before imports were followed
+        return hashlib.sha256(source_of(path)).hexdigest()
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(root)} {hashlib.sha256(source_of(file)).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _imported_files(file: Path, root: Path, own: str | None) -> Iterator[Path]:
+    """Give the files below a folder that one of them imports; with `own`, those of this package alone."""
+    package = list(file.parent.relative_to(root).parts)
+    for node in ast.walk(_tree(source_of(file))) if file.suffix == ".py" else ():
+        names: list[list[str]] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = above + (node.module.split(".") if node.module else [])
+            names = [[*module, alias.name] for alias in node.names]
+        for parts in names:
+            if parts[0] not in PACKAGES and own in (None, parts[0]):
+                stems = [root.joinpath(*parts[:number]) for number in range(1, len(parts) + 1)]
+                yield from (path for stem in stems for path in (stem / INIT, stem.with_suffix(".py")) if path.is_file())
 
 
 @cache
@@ -180,7 +217,7 @@ def _path(module: str) -> Path | None:
     if package not in PACKAGES:
         return None
     stem = _folder(package).joinpath(*parts)
-    paths = (stem / "__init__.py", *([stem.with_suffix(".py")] if parts else []))
+    paths = (stem / INIT, *([stem.with_suffix(".py")] if parts else []))
     return next((path for path in paths if path.is_file()), None)
 
 

@@ -2,18 +2,29 @@
 
 import ast
 import gc
+import hashlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from storage.artifacts import code
-from storage.artifacts.code import all_modules, bytes_digest, code_digest, code_version, modules_behind, source_of
+from storage.artifacts.code import (
+    all_modules,
+    bytes_digest,
+    code_digest,
+    code_version,
+    modules_behind,
+    source_digest,
+    source_of,
+)
 
 SOURCES = {
     "__init__": "",
@@ -170,6 +181,56 @@ class Cycle:
 
     def __del__(self) -> None:
         time.sleep(0)
+
+
+OWN = {
+    "own_method.py": "import numpy\nimport own_parts.scores\n\nclass Method:\n    pass\n",
+    "own_parts/__init__.py": "",
+    "own_parts/scores.py": "from . import factors\n",
+    "own_parts/factors.py": "FACTOR = 1\n",
+    "own_other.py": "NAME = 1\n",
+}
+
+
+def own_digest(folder: Path, monkeypatch: pytest.MonkeyPatch, module: str = "own_method") -> str:
+    for name, text in OWN.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / name).exists():
+            (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        monkeypatch.delitem(sys.modules, name)
+    return source_digest(import_module(module).Method)
+
+
+@pytest.mark.parametrize(
+    "name", ["own_method.py", "own_parts/__init__.py", "own_parts/scores.py", "own_parts/factors.py"]
+)
+def test_a_users_method_stands_on_the_users_files_that_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    before = own_digest(tmp_path, monkeypatch)
+    (tmp_path / "own_other.py").write_text("NAME = 2\n")
+    assert own_digest(tmp_path, monkeypatch) == before
+    (tmp_path / name).write_text(f"{OWN[name]}# changed\n")
+    assert own_digest(tmp_path, monkeypatch) != before
+
+
+def test_a_method_in_one_file_has_the_digest_of_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_method.py").write_text("import numpy\n\nclass Method:\n    pass\n")
+    digest = own_digest(tmp_path, monkeypatch)
+    assert digest == hashlib.sha256((tmp_path / "own_method.py").read_bytes()).hexdigest()
+
+
+def test_a_method_of_an_installed_package_stands_on_no_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "site-packages"
+    before = own_digest(folder, monkeypatch)
+    (folder / "own_parts" / "factors.py").write_text("FACTOR = 2\n")
+    assert own_digest(folder, monkeypatch) == before
+    (folder / "own_parts" / "scores.py").write_text("from own_parts import factors\n\nclass Method:\n    pass\n")
+    before = own_digest(folder, monkeypatch, "own_parts.scores")
+    (folder / "own_parts" / "factors.py").write_text("FACTOR = 3\n")
+    assert own_digest(folder, monkeypatch, "own_parts.scores") != before
 
 
 def test_threads_that_read_modules_at_once_get_one_digest() -> None:
