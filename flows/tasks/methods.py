@@ -27,7 +27,7 @@ from dyformer.experiments.methods import (
     default_methods,
     is_built_in,
 )
-from dyformer.experiments.titles import UnknownMethod, full_title, split_names
+from dyformer.experiments.titles import UnknownMethod, full_title, short_name, split_names
 from dyformer.experiments.tuning.grids import tuned
 from dyformer.graphs.config import GraphConfig
 from dyformer.logs.datasets import DATASETS
@@ -43,8 +43,12 @@ def resolved(names: Sequence[str], kinds: tuple[type, ...] = USUAL_KINDS) -> dic
     entry begins so. A user's class has one of the interfaces `kinds`. Raises UnknownMethod.
     """
     all_methods = {**METHODS, **VARIATIONS, **EVENT_METHODS}
-    rows = {**all_methods, **NODE_METHODS, **STAGES}  # those that `all_methods` lacks are written in full
-    chosen = dict.fromkeys(name if ":" in name or name in rows else full_title(name, all_methods) for name in names)
+    rows = {**all_methods, **NODE_METHODS, **STAGES}  # those that `all_methods` lacks are not shortened
+    whole = {short_name(title): title for title in reversed(rows)} | {title: title for title in rows}
+    chosen = dict.fromkeys(
+        name if ":" in name else whole.get(name) or whole.get(short_name(name)) or full_title(name, all_methods)
+        for name in names
+    )
     titles = [title_of(name) for name in chosen]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:

@@ -25,6 +25,7 @@ import flows.console
 from dyformer.experiments.methods import EVENT_METHODS, METHODS, NODE_METHODS
 from dyformer.experiments.settings import settings_table
 from dyformer.experiments.titles import full_title
+from flows.tasks.methods import resolved
 
 COMMANDS = (
     "datasets",
@@ -371,6 +372,7 @@ def test_a_benchmark_lists_each_method_by_a_name_that_is_accepted(dyformer: Call
     for (title, kind), name in names.items():
         titles = {"links of steps": METHODS, "events (tgb)": EVENT_METHODS, "labels of nodes": NODE_METHODS}[kind]
         assert full_title(name, titles) == title
+        assert list(resolved([name])) == [title]
 
 
 def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..., Outcome]):
