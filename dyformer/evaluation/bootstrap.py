@@ -53,9 +53,9 @@ def node_resamples(
     node_S = np.union1d(first_S, further_S)
     weight_BS = np.empty((num_resamples, len(node_S)), dtype=np.uint8)
     for drawn_S in (first_S, further_S):
-        place_S = np.searchsorted(node_S, drawn_S)
+        column_S = np.searchsorted(node_S, drawn_S)
         for weight_S in weight_BS:
-            weight_S[place_S] = generator.poisson(size=len(drawn_S))
+            weight_S[column_S] = generator.poisson(size=len(drawn_S))
     weight_BS[:, node_S < 0] = 1
     return NodeResamples(node_S=node_S, weight_BS=weight_BS)
 
