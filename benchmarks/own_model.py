@@ -37,7 +37,7 @@ from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resample
 from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.planted import PLANTED
 from dyformer.scoring.node_head import activity_features
@@ -168,11 +168,13 @@ def main() -> None:
     """Print the table of all logs, means over seeds, and the CPU seconds of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("logs", nargs="+", metavar="log", help=f"NAME=FILE of a known log, or {', '.join(PLANTED)}")
+    parser.add_argument("--leave-out", type=int, default=0, help="number of last steps that are not read")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from 0")
     given = parser.parse_args()
     rows = []
     for log in given.logs:
         graph, started = read(log), time.process_time()
+        graph = prefix(graph, graph.num_steps - given.leave_out)
         values = [value for seed in range(given.seeds) for value in measured(graph, KINDS, seed)]
         seconds = f"{(time.process_time() - started) / given.seeds:.0f}"
         rows.append({"log": log.partition("=")[0], **row_of(values), "CPU s a seed": seconds})
