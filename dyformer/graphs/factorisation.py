@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, eigsh, svds
-from threadpoolctl import threadpool_limits
+
+from dyformer.graphs.blas import one_blas_thread
 
 RANK = 32
 SHORTEST = 1e-6
@@ -62,7 +63,7 @@ class Spectrum:
 
 
 # With two threads BLAS rounds otherwise than with one, and a worker may have one where this machine has two.
-@threadpool_limits.wrap(limits=1, user_api="blas")
+@one_blas_thread
 def spectrum(matrix: sparse.csr_array) -> Spectrum:
     """Give the RANK largest eigenvalues of a symmetric matrix [N, N], or as many as its parts have."""
     part_N = connected_components(matrix, directed=False)[1]
@@ -70,7 +71,7 @@ def spectrum(matrix: sparse.csr_array) -> Spectrum:
     return Spectrum(vector_NK=vector_NK.astype(np.float32), value_K=value_K)
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")
+@one_blas_thread
 def factorise(matrix: sparse.csr_array, rank: int = RANK) -> Factors:
     """Factorise a matrix [N, N] to a rank, or less on a graph of few nodes; equal matrices give equal factors."""
     value_K, left_NK, right_NK = _largest(matrix, _parts_of_rows(matrix), partial(_singular, rank=rank), rank)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.special import logit as logit_of
-from threadpoolctl import threadpool_limits
 
 from dyformer import InvalidInput
+from dyformer.graphs.blas import one_blas_thread
 from dyformer.scoring.metrics import auc
 
 Examples = tuple[NDArray[np.floating], NDArray[np.bool_]]
@@ -43,7 +43,7 @@ def hadamard(
 
 
 # OpenBLAS's threads spin while they wait: beside another process, two threads took 15 times as long as one.
-@threadpool_limits.wrap(limits=1, user_api="blas")
+@one_blas_thread
 def fit_decoder(
     inputs_PF: NDArray[np.floating],
     positive_P: NDArray[np.bool_],
@@ -68,7 +68,7 @@ def fit_decoder(
     return next(_fits((inputs_PF, positive_P), weight_P, (strength,)))
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")
+@one_blas_thread
 def strength_scores(
     inputs_PF: NDArray[np.floating],
     positive_P: NDArray[np.bool_],

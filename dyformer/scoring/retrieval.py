@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from dyformer import InvalidInput
+from dyformer.graphs.blas import one_blas_thread
 from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
 from dyformer.scoring.decoder import LinkDecoder, slopes
 from dyformer.scoring.pair_features import (
@@ -44,7 +44,7 @@ class Retrieved(NamedTuple):
         return Retrieved(self.node_R[index_R], self.partner_R[index_R], self.linked_R[index_R])
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")  # see fit_decoder
+@one_blas_thread  # see fit_decoder
 def retrieve(
     features: PairFeatures,
     decoder: LinkDecoder,
