@@ -36,6 +36,9 @@ OPTIONS = (
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
 SCROLL = """[...document.querySelectorAll('*')].filter(each => each.innerText && each.innerText.includes(TEXT))
     .pop().scrollIntoView({block: 'center'})"""
+# A file is shown while it is read, and its first lines may name what the last ones have.
+SHOWN = """document.body && (document.readyState == 'complete' || location.protocol != 'file:')
+    ? document.body.innerText : ''"""
 SECONDS = 60.0
 COLORS = 128  # of a picture, which is a third as large then
 
@@ -96,7 +99,7 @@ class Browser:
         """Wait until the page shows all texts, in any case of letters; return all that it shows."""
         until = time.monotonic() + SECONDS
         while True:
-            text = self.run("document.body ? document.body.innerText : ''")
+            text = self.run(SHOWN)
             missing = [each for each in texts if each.lower() not in text.lower()]
             if not missing:
                 return text
