@@ -108,7 +108,7 @@ def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], Any]]) -> 
             check()
         import ray
 
-        # By default the last ten of many short jobs run on one node while others have nothing to do.
+        # By default up to ten short jobs at the end run on one node while others have nothing to do.
         remote = ray.remote(num_cpus=1, max_retries=NUM_RETRIES, scheduling_strategy="SPREAD")(_checked_job)
         numbers = {remote.remote(job, expected): number for number, job in enumerate(jobs)}
         for ended in _ended(address, list(numbers)):

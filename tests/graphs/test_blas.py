@@ -47,3 +47,22 @@ def test_one_in_another_and_an_error_restore_it_too():
         with pytest.raises(ValueError, match="inside"):
             failing()
         assert threads_of_blas() == {2}
+
+
+def test_another_thread_may_set_its_own_limit_afterwards_while_the_first_one_lives():
+    done, leave = Event(), Event()
+
+    def first() -> None:
+        with one_blas_thread:
+            pass
+        done.set()
+        leave.wait(10)
+
+    thread = Thread(target=first)
+    thread.start()
+    assert done.wait(10)
+    for number in (2, 1):
+        with threadpool_limits(number, user_api="blas"):
+            assert threads_of_blas() == {number}
+    leave.set()
+    thread.join()
