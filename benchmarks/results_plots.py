@@ -1,4 +1,4 @@
-"""Tables of docs/results.md, those with the paper's values and those by step -> their plots, as PNG in docs/plots.
+"""Tables of docs/results, those with the paper's values and those by step -> their plots, as PNG in docs/plots.
 
 python benchmarks/results_plots.py
 """
@@ -18,7 +18,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 DRAWN = ("pretraining", "encodings", "towers")
 BY_STEP = "steps"
 SECTIONS = {
-    "## uci": ("links", "uci"),
+    "## uci: links": ("links", "uci"),
     "## yelp: links": ("links", "yelp"),
     "## rds: links": ("links", "rds"),
     "## ml-10m: links": ("links", "ml-10m"),
@@ -35,6 +35,11 @@ class ResultsTable(NamedTuple):
     part: str  # "all" or "new"; "published" for labels
     above: str
     rows: list[dict[str, str]]  # cells by column
+
+
+def pages() -> str:
+    """Read the pages of the paper's tables, one after the other."""
+    return "\n\n".join(path.read_text().strip() for path in sorted((DOCS / "results").glob("*.md")))
 
 
 def results_tables(page: str) -> Iterator[ResultsTable]:
@@ -137,7 +142,7 @@ def drawn_tables(page: str) -> dict[str, ResultsTable]:
 
 def main() -> None:
     """Draw them."""
-    for name, table in drawn_tables((DOCS / "results.md").read_text()).items():
+    for name, table in drawn_tables(pages()).items():
         values = STUDIES[table.experiment].paper_values("all", table.dataset).items()
         paper = {method: (micro, macro) for method, (micro, macro) in values if micro is not None and macro is not None}
         is_by_step = table.experiment == BY_STEP

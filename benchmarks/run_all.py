@@ -14,7 +14,7 @@ NO_BENCHMARKS = (
     *("measure", "graphs", "results_page", "run_all", "scale", "soak", "orchestration", "runs", "serving"),
     *("pushed_context", "gpu"),  # make bench-context, bench-gpu
     "workers",  # it needs root and an idle machine
-    *("peers", "peer_models"),  # they need another package, and their results are in docs/results.md
+    *("peers", "peer_models"),  # they need another package, and their results are in docs/results/events.md
     *("vector_uses", "own_model", "event_vectors", "planted_sizes"),  # their results are in docs/when_to_train.md
     "results_plots",  # draws docs/plots
     "sequence_view",  # its results are in docs/experiments.md

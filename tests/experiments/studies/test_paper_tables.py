@@ -105,7 +105,7 @@ def test_the_table_of_labels_is_that_of_the_paper(paper: str):
 
 
 def test_the_page_of_results_has_the_values_of_the_paper_and_the_differences_to_them():
-    tables = list(results_plots.results_tables((DOCS / "results.md").read_text()))
+    tables = list(results_plots.results_tables(results_plots.pages()))
     num_cells = 0
     for experiment, dataset, part, _, rows in tables:
         theirs = STUDIES[experiment].paper_values(part, dataset)
@@ -124,10 +124,10 @@ def test_the_page_of_results_has_the_values_of_the_paper_and_the_differences_to_
 
 
 def test_the_plots_of_the_page_of_results_show_its_tables():
-    page = (DOCS / "results.md").read_text()
+    page = results_plots.pages()
     tables = results_plots.drawn_tables(page)
     assert set(tables) == {path.name for path in (DOCS / "plots").iterdir()}
-    assert set(tables) == set(re.findall(r"!\[[^\]]+\]\(plots/([^)]+)\)", page))
+    assert set(tables) == set(re.findall(r"!\[[^\]]+\]\(\.\./plots/([^)]+)\)", page))
     for name, table in tables.items():
         with Image.open(DOCS / "plots" / name) as picture:
             assert picture.info["Description"] == results_plots.description(table)
