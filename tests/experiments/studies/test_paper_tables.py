@@ -140,3 +140,14 @@ def test_the_plots_of_the_page_of_results_show_its_tables():
         assert (metrics["low"] < metrics["value"]).all()
         assert (metrics["value"] < metrics["high"]).all()
         assert metrics["value"].is_between(0.8, 1).all()
+
+
+def test_what_agrees_with_the_paper_has_the_numbers_of_the_page_that_it_names():
+    section = (DOCS / "results.md").read_text().split("## What agrees with the paper\n")[1].split("\n## ")[0]
+    rows = [row.strip("|").split("|") for row in section.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) > 15
+    for table, _, ours, theirs, verdict in rows:
+        page = re.search(r"\((results/[^#]+\.md)#", verdict)
+        assert page is not None, table
+        here, there = (set(re.findall(r"\d+\.\d+", text)) for text in (ours + theirs, (DOCS / page[1]).read_text()))
+        assert here <= there, table
