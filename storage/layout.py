@@ -98,7 +98,7 @@ class Layout:
     def holding(cls, address: str) -> "Layout":
         """Layout of the store in which the address of snapshots lies, with the state folder of this process."""
         usual, root = cls.from_environment(), address.rpartition(f"/{SNAPSHOTS}/")[0]
-        return usual if root in ("", usual.root) else cls(root)
+        return usual if root in ("", usual.root) else cls(root, os.environ.get("DYFORMER_STATE", ""))
 
     @property
     def is_local(self) -> bool:

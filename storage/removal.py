@@ -26,7 +26,7 @@ YOUNG_SECONDS = 86_400.0  # a version that was written to since is left, because
 def drop_dataset(layout: Layout, dataset: str) -> None:
     """Remove the events, artifacts, checkpoints and champion record of a dataset; its files in `1_raw` stay.
 
-    This machine's copies of its rows go, too; another one removes those that no process has used for a month. The
+    This user's copies of its rows go, too; another one removes those that no process has used for a month. The
     events are removed last, so that a killed drop can be repeated.
 
     Raises:
@@ -35,7 +35,8 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
     """
     check_dataset(layout, dataset)
     with not_in_use(layout, dataset, "drop"):
-        files.remove_folder(layout.copies(dataset))
+        with suppress(PermissionError):  # another user's, in a state folder that several share
+            files.remove_folder(layout.copies(dataset))
         for folder in layout.artifact_folders:
             for kind in files.children(folder):
                 files.remove_folder(layout.of_dataset(f"{folder}/{kind}", dataset))

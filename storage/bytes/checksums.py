@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -37,6 +38,7 @@ Wrong = Callable[[dict[str, Any]], str | None]
 MAKING = threading.Lock()  # two threads would make two folders, of which one is removed while it is used
 MOST_NAME_BYTES = 255
 MOST_BYTES = 1 << 26  # of the contents of objects in memory
+FREE_FRACTION = 0.1  # of a disk that copies for later processes leave to others
 UNUSED_SECONDS = 30 * 24 * 3600  # after which a copy for later processes is removed
 
 
@@ -260,6 +262,8 @@ def _copied(source: io.BufferedIOBase, num_bytes: int, checksum: str, copy: Path
 def _is_reused(stored: Path, num_bytes: int, checksum: str, copy: Path) -> bool:
     """Whether an earlier process has stored a whole copy, which this one has now, too."""
     try:
+        if not stored.is_file():  # a named pipe would never end
+            return copy.exists()
         with stored.open("rb") as source:
             problem = _copied(source, num_bytes, checksum, copy)
         os.utime(stored)
@@ -269,13 +273,15 @@ def _is_reused(stored: Path, num_bytes: int, checksum: str, copy: Path) -> bool:
 
 
 def _store(copy: Path, stored: Path) -> None:
-    """Store a copy for later processes; without effect where there is no space, because none needs it."""
+    """Store a copy for later processes, unless the disk of the folder is nearly full, because none needs it."""
     folder = stored.parent
     with suppress(OSError):
         files.make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)  # nobody else may read the rows
         _remove_unused(folder.parent)
-        files.write_bytes(str(stored), copy)
+        space = shutil.disk_usage(folder)
+        if space.free - copy.stat().st_size > FREE_FRACTION * space.total:
+            files.write_bytes(str(stored), copy)
 
 
 @functools.lru_cache(maxsize=64)  # once in a process

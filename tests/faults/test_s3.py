@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -253,6 +254,42 @@ def test_rows_are_read_where_no_copy_can_be_stored(layout: Layout, failing: Prox
     for _ in range(2):
         without_own_copies()
         assert read_events(layout, "chat")["time"].to_list() == [0, 1]
+
+
+def test_a_named_pipe_in_place_of_a_copy_is_replaced(layout: Layout, failing: Proxy):
+    committed(layout, "chat", 1)
+    read_events(layout, "chat")
+    [copy] = Path(layout.copies("chat")).iterdir()
+    copy.unlink()
+    os.mkfifo(copy)
+    without_own_copies()
+    assert read_events(layout, "chat")["time"].to_list() == [0]
+    assert copy.is_file()
+
+
+@pytest.mark.parametrize(("free", "num_copies"), [(1000, 0), (100_000, 1)])
+def test_copies_leave_a_tenth_of_the_disk_free(
+    free: int, num_copies: int, layout: Layout, failing: Proxy, monkeypatch: pytest.MonkeyPatch
+):
+    committed(layout, "chat", 1)
+    monkeypatch.setattr(checksums.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free, total=10_000))
+    assert read_events(layout, "chat")["time"].to_list() == [0]
+    assert len(list(Path(layout.copies("chat")).iterdir())) == num_copies
+
+
+def test_a_dataset_is_dropped_though_another_user_has_copies(
+    layout: Layout, failing: Proxy, monkeypatch: pytest.MonkeyPatch
+):
+    def remove(folder: str) -> None:
+        if folder == layout.copies("chat"):
+            raise PermissionError(13, "Permission denied", folder)
+        remove_folder(folder)
+
+    remove_folder = files.remove_folder
+    committed(layout, "chat", 1)
+    monkeypatch.setattr(files, "remove_folder", remove)
+    drop_dataset(layout, "chat")
+    assert not files.find(layout.commits("chat"))
 
 
 def test_rows_are_read_after_the_folder_of_this_process_was_removed(layout: Layout, failing: Proxy):

@@ -89,6 +89,8 @@ def test_locks_and_the_database_stay_on_this_machine_under_an_s3_root(tmp_path: 
     assert Path(layout.lock("train")).is_relative_to(tmp_path)
     monkeypatch.setenv("DYFORMER_STATE", str(tmp_path / "own"))
     assert Layout.from_environment().state == str(tmp_path.resolve() / "own")
+    snapshots = Layout("s3://other/store").absolute("3_snapshots/dataset=uci/until=3")
+    assert Layout.holding(snapshots) == Layout("s3://other/store", str(tmp_path / "own"))
 
 
 def test_a_given_tracking_server_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
