@@ -262,7 +262,7 @@ def _copied(source: io.BufferedIOBase, num_bytes: int, checksum: str, copy: Path
 def _is_reused(stored: Path, num_bytes: int, checksum: str, copy: Path) -> bool:
     """Whether an earlier process has stored a whole copy, which this one has now, too."""
     try:
-        if not stored.is_file():  # a named pipe would never end
+        if not stored.is_file():  # the read of a pipe would never end
             return copy.exists()
         with stored.open("rb") as source:
             problem = _copied(source, num_bytes, checksum, copy)
