@@ -256,7 +256,7 @@ def test_rows_are_read_where_no_copy_can_be_stored(layout: Layout, failing: Prox
         assert read_events(layout, "chat")["time"].to_list() == [0, 1]
 
 
-def test_a_pipe_in_place_of_a_copy_is_replaced(layout: Layout, failing: Proxy):
+def test_a_pipe_where_a_copy_would_be_is_replaced(layout: Layout, failing: Proxy):
     committed(layout, "chat", 1)
     read_events(layout, "chat")
     [copy] = Path(layout.copies("chat")).iterdir()
