@@ -69,6 +69,23 @@ def _least_width(table: "Table", console: "Console") -> int:
     return width
 
 
+def _set_widths(table: "Table", console: "Console", width: int) -> None:
+    """Give each column the width of its longest word, and then what is left to the columns in turn.
+
+    Rich itself would narrow the widest column until its words are divided. Names of columns are, where they have to be.
+    """
+    words = [max((console.measure(cell).minimum for cell in column.cells), default=0) for column in table.columns]
+    names = [console.measure(column.header).minimum for column in table.columns]
+    left = width - 3 * len(words) - 1  # rich's borders and spaces
+    least = list(map(max, words, names))
+    least = least if sum(least) <= left else words
+    left -= sum(least)
+    for column, narrow in zip(table.columns, least, strict=True):
+        wide = max(console.measure(text).maximum for text in (column.header, *column.cells))
+        column.width = min(wide, narrow + left)
+        left -= column.width - narrow
+
+
 def _transposed(table: "Table") -> "Table":
     """Give a line for each value of a table, and below each row of it a border."""
     from rich.table import Table
@@ -98,6 +115,8 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
         console = Console(width=wide.measure(table).maximum)
     elif _least_width(table, wide) > console.width:
         table = _transposed(table)
+    elif wide.measure(table).maximum > console.width:
+        _set_widths(table, wide, console.width)
     if title:  # above the table instead of as its title, which rich would wrap at the width of the table
         console.print(Text(printable(title), style="italic"), soft_wrap=True)
     console.print(table)

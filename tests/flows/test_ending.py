@@ -185,6 +185,20 @@ def test_a_terminal_too_narrow_for_a_long_text_has_a_line_for_each_value(
     assert ["│", "2", "│", "no", "│", "few", "│"] in printed["51"]
 
 
+@pytest.mark.parametrize("width", range(46, 90))
+def test_no_word_and_no_number_of_a_narrow_table_is_divided(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    cells = {"method": "Preferential attachment", "MRR": "0.315 [0.272, 0.363]", "MRR difference": "+0.029 [-0.1, 0.2]"}
+    print_frame(pl.DataFrame({**cells, "precision@10": "0.142"}))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()  # without the bold names of columns
+    assert max(map(len, lines)) <= width
+    words = {word for text in cells.values() for word in text.split()}
+    assert words <= {word for line in lines for word in line.split()}
+
+
 def test_name_of_a_file_with_control_characters_is_written_in_escapes(tmp_path: Path, store: Path):
     (tmp_path / "log\x1b[31m.csv").write_text("a\nb\nc\n")
     arguments = ("ingest", "mine", "--log", str(tmp_path / "log\x1b[31m.csv"))
