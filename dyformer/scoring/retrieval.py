@@ -86,12 +86,11 @@ def best_of_nodes(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Give the positions of each node's `k` best pairs, by node and rank, and their ranks from 1.
 
-    Equal scores are ranked by the partner's number.
+    The pairs are grouped by node, in ascending order. Equal scores are ranked by the partner's number.
     """
-    order_R = np.lexsort((partner_R, -score_R, node_R))
-    node_R = node_R[order_R]
-    rank_R = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) + 1
-    return order_R[rank_R <= k], rank_R[rank_R <= k]
+    from dyformer.scoring.kernels.candidates import best_of_groups  # late, as numba is slow to import
+
+    return best_of_groups(node_R, partner_R, score_R, k)
 
 
 class _Logits:

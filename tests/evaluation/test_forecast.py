@@ -182,6 +182,23 @@ def test_ties_go_to_the_first_partners():
     assert rank_R.tolist() == [1, 2, 1]
 
 
+@pytest.mark.parametrize("num_pairs", [0, 1, 7, 400])
+@pytest.mark.parametrize("k", [1, 3, 1000])
+@pytest.mark.parametrize("num_scores", [1, 4, 10_000])
+def test_best_of_nodes_are_those_of_sorted_pairs(num_pairs: int, k: int, num_scores: int):
+    generator = np.random.default_rng(num_pairs + k)
+    node_R = np.sort(generator.integers(10, size=num_pairs))
+    partner_R = generator.permutation(num_pairs)
+    score_R = generator.integers(num_scores, size=num_pairs) / num_scores
+    best_R, rank_R = best_of_nodes(node_R, partner_R, score_R, k)
+    found = [(int(node_R[best]), int(rank), int(best)) for best, rank in zip(best_R, rank_R, strict=True)]
+    expected = []
+    for node in range(10):
+        own = sorted(np.flatnonzero(node_R == node), key=lambda pair: (-score_R[pair], partner_R[pair]))[:k]
+        expected += [(node, rank, int(pair)) for rank, pair in enumerate(own, start=1)]
+    assert found == expected
+
+
 @pytest.mark.parametrize("directed", [True, False])
 def test_links_of_a_step_have_the_direction_of_the_log(directed: bool):
     graph = replace(GRAPH, directed=directed)

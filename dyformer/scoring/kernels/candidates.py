@@ -1,7 +1,7 @@
 """Compiled lists of the pairs that a forecast compares on a graph too large to compare all pairs.
 
 N nodes    N1 = N + 1    M slots of neighbours    B bridges of a node    T its most popular neighbours, or more
-K nodes of its PageRank row    C candidates of a node    A query nodes
+K nodes of its PageRank row    C candidates of a node    A query nodes    R pairs    B best ones
 """
 
 import numpy as np
@@ -162,3 +162,35 @@ def _fill_popular(own_C, size, popular_X, state_N, indptr_N1):
         own_C[size] = key_X[entry] % num_nodes
         size += 1
     return size
+
+
+@njit(nogil=True, cache=True)
+def best_of_groups(node_R, partner_R, score_R, num):
+    """Give the positions [B] of the `num` best pairs of each node, and their ranks from 1; pairs are grouped by node.
+
+    Equal scores are ranked by the partner's number.
+    """
+    num_best, size = 0, 0
+    for pair in range(len(node_R)):
+        size = 1 if pair == 0 or node_R[pair] != node_R[pair - 1] else size + 1
+        num_best += size <= num
+    best_B, rank_B = np.empty(num_best, dtype=np.int64), np.empty(num_best, dtype=np.int64)
+    first, size = 0, 0
+    for pair in range(len(node_R)):
+        if pair > 0 and node_R[pair] != node_R[pair - 1]:
+            first, size = first + size, 0
+        rank = size
+        while rank > 0:
+            other = best_B[first + rank - 1]
+            if score_R[pair] < score_R[other] or (
+                score_R[pair] == score_R[other] and partner_R[pair] > partner_R[other]
+            ):
+                break
+            if rank < num:
+                best_B[first + rank] = other
+            rank -= 1
+        if rank < num:
+            best_B[first + rank] = pair
+            size = min(size + 1, num)
+            rank_B[first + size - 1] = size
+    return best_B, rank_B
