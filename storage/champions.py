@@ -217,7 +217,7 @@ def _wrong(record: dict[str, Any]) -> str | None:
 
 
 def _remedy(dataset: str) -> str:
-    return f"`dyformer verify {dataset} --repair` restores it"
+    return f"`dyformer verify {dataset} --repair` restores it, or removes it where its copy is damaged, too"
 
 
 class MixedSpaces(InvalidInput):
