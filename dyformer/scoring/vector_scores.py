@@ -30,7 +30,7 @@ WITHOUT_DIRECTION = (
     *WITH_PARTNERS[4:],
 )
 NUM_VECTOR_SCORES = len(OWN) + len(HALF_LIVES) * len(WITH_PARTNERS)
-BLOCK_PAIRS = 1 << 15
+BLOCK_PAIRS = 1 << 11  # whose vectors stay in the caches of a CPU
 
 
 def names(directed: bool) -> tuple[str, ...]:
@@ -49,6 +49,12 @@ class NodeVectors:
     vector_ND: NDArray[np.float32]
     length_N: NDArray[np.float32]
     id_length_N: NDArray[np.float32]
+
+    def rows(self, node_B: NDArray[np.int64]) -> "NodeVectors":
+        """Give those of some nodes."""
+        return NodeVectors(
+            vector_ND=self.vector_ND[node_B], length_N=self.length_N[node_B], id_length_N=self.id_length_N[node_B]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,25 +93,20 @@ class VectorScores:
     ) -> NDArray[np.float32]:
         width = self.own.vector_ND.shape[1]
         sign_D, id_D = signs(width), slice(width - width // 4, width)
-        source_BD, target_BD = self.own.vector_ND[source_B], self.own.vector_ND[target_B]
-        product_BD = source_BD * target_BD
+        source, target = self.own.rows(source_B), self.own.rows(target_B)
+        product_BD = source.vector_ND * target.vector_ND
         # Sums of rows, because a product of matrices rounds a pair's score in another way beside other pairs.
         signed_BD = product_BD * sign_D
         id_B = signed_BD[:, id_D].sum(axis=1)
         plain_B = product_BD.sum(axis=1)
-        length_B = self.own.length_N[source_B] * self.own.length_N[target_B]
-        columns = [signed_BD.sum(axis=1) - id_B, id_B, plain_B, plain_B / length_B]
+        columns = [signed_BD.sum(axis=1) - id_B, id_B, plain_B, plain_B / (source.length_N * target.length_N)]
         for mean in self.means:
-            cosines = [
-                cosine
-                for left, right in ((mean, self.own), (self.own, mean))
-                for cosine in _cosines(left, source_B, right, target_B, id_D)
-            ]
-            cosine_4B = np.stack(cosines)[[0, 2, 1, 3]]
+            of_source, of_target = mean.rows(source_B), mean.rows(target_B)
+            cosine_4B = np.stack([*_cosines(of_source, target, id_D), *_cosines(source, of_target, id_D)])[[0, 2, 1, 3]]
             if not directed:
                 cosine_4B = np.stack([half for pair in (cosine_4B[:2], cosine_4B[2:]) for half in _unordered(pair)])
-            product_B = (mean.vector_ND[source_B] * mean.vector_ND[target_B] * sign_D).sum(axis=1)
-            columns += [*cosine_4B, product_B, _cosines(mean, source_B, mean, target_B, id_D)[1]]
+            product_B = (of_source.vector_ND * of_target.vector_ND * sign_D).sum(axis=1)
+            columns += [*cosine_4B, product_B, _cosines(of_source, of_target, id_D)[1]]
         return np.column_stack(columns)
 
 
@@ -156,14 +157,12 @@ def _lengths(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(length_N > 0, length_N, 1).astype(np.float32)
 
 
-def _cosines(
-    left: NodeVectors, left_B: NDArray[np.int64], right: NodeVectors, right_B: NDArray[np.int64], id_D: slice
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Give the cosines [B] of whole vectors and of their id parts."""
-    product_BD = left.vector_ND[left_B] * right.vector_ND[right_B]
+def _cosines(left: NodeVectors, right: NodeVectors, id_D: slice) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Give the cosines [B] of the whole vectors of B pairs of rows, and of their id parts."""
+    product_BD = left.vector_ND * right.vector_ND
     return (
-        product_BD.sum(axis=1) / (left.length_N[left_B] * right.length_N[right_B]),
-        product_BD[:, id_D].sum(axis=1) / (left.id_length_N[left_B] * right.id_length_N[right_B]),
+        product_BD.sum(axis=1) / (left.length_N * right.length_N),
+        product_BD[:, id_D].sum(axis=1) / (left.id_length_N * right.id_length_N),
     )
 
 
