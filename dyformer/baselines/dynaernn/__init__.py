@@ -1,1 +1,1 @@
-"""DynAERNN: its settings, the method, and the network that is imported when the method is fitted."""
+"""DynAERNN: the method, and the network that is imported when the method is fitted."""

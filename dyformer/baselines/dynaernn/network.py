@@ -4,6 +4,7 @@ N nodes    U rows of a batch    L look-back    H, I hidden widths    D width    
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,16 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer import InvalidInput
-from dyformer.baselines.dynaernn.settings import DynAERNNSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, input_tensor, reconstruction_losses, row_targets, window_snapshots
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.seeded import seeded
 
+if TYPE_CHECKING:
+    from dyformer.baselines.dynaernn.method import DynAERNN
+
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-def node_vectors(settings: DynAERNNSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: "DynAERNN", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the window, and give the vectors as of its newest step. Raises ValueError for a window of one."""
     num_nodes, snapshots = len(graph.history.node_N), window_snapshots(graph)
     if len(snapshots) < 2:
@@ -40,7 +43,7 @@ def node_vectors(settings: DynAERNNSettings, graph: PreparedGraph, *, seed: int)
 
 
 def _train(
-    settings: DynAERNNSettings,
+    settings: "DynAERNN",
     model: "RowForecaster",
     window: Sequence[sparse.csr_array],
     look_back: int,

@@ -1,1 +1,1 @@
-"""DynGEM: its settings, the method, and the network that is imported when the method is fitted."""
+"""DynGEM: the method, and the network that is imported when the method is fitted."""

@@ -4,6 +4,7 @@ N nodes    E edges of a snapshot    U rows of a batch    H hidden width    D wid
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
-from dyformer.baselines.dyngem.settings import DynGEMSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import (
     RowTargets,
@@ -24,10 +24,13 @@ from dyformer.sampling.adjacency import (
 from dyformer.sampling.pairs import Pairs, node_batches
 from dyformer.sampling.seeded import seeded
 
+if TYPE_CHECKING:
+    from dyformer.baselines.dyngem.method import DynGEM
+
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-def node_vectors(settings: DynGEMSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: "DynGEM", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the snapshots of the window in turn, and encode the rows of the newest one."""
     generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
     window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
@@ -46,7 +49,7 @@ def node_vectors(settings: DynGEMSettings, graph: PreparedGraph, *, seed: int) -
 
 
 def _train(
-    settings: DynGEMSettings,
+    settings: "DynGEM",
     model: "RowAutoEncoder",
     matrix: sparse.csr_array,
     epochs: int,
@@ -68,7 +71,7 @@ def _train(
 
 
 def _loss(
-    settings: DynGEMSettings,
+    settings: "DynGEM",
     code_UD: Tensor,
     output_UC: Tensor,
     targets: RowTargets,
@@ -81,7 +84,7 @@ def _loss(
     return (loss_U[source_E] + loss_U[target_E] + settings.first_order * distance_E).mean()
 
 
-def _penalty(settings: DynGEMSettings, model: "RowAutoEncoder") -> Tensor:
+def _penalty(settings: "DynGEM", model: "RowAutoEncoder") -> Tensor:
     weights = [weight for weight in model.parameters() if weight.dim() == 2]
     sums = [settings.l1 * weight.abs().sum() + settings.l2 * weight.square().sum() for weight in weights]
     return torch.stack(sums).sum()

@@ -1,1 +1,1 @@
-"""DySAT: its settings, the method, and the network that is imported when the method is fitted."""
+"""DySAT: the method, and the network that is imported when the method is fitted."""

@@ -6,6 +6,7 @@ E entries: a node of the batch and one of its neighbours, or itself    P positiv
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dyformer.baselines.dysat.settings import DySATSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, window_snapshots
 from dyformer.sampling.losses import inner_products, negative_sampling_loss
@@ -23,11 +23,14 @@ from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import WalkContexts, random_walks, walk_contexts
 
+if TYPE_CHECKING:
+    from dyformer.baselines.dysat.method import DySAT
+
 SLOPE = 0.2  # of the leaky ReLU of graph attention
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
 
-def node_vectors(settings: DySATSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: "DySAT", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the window, and give the vectors as of its newest step."""
     generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
     window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
@@ -47,7 +50,7 @@ def node_vectors(settings: DySATSettings, graph: PreparedGraph, *, seed: int) ->
 
 
 def _train(
-    settings: DySATSettings, model: "TwoAttentions", window: Sequence[sparse.csr_array], generator: np.random.Generator
+    settings: "DySAT", model: "TwoAttentions", window: Sequence[sparse.csr_array], generator: np.random.Generator
 ) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     num_nodes = len(model.id_ND)
@@ -68,20 +71,20 @@ def _train(
         optimizer.step()
 
 
-def _num_batches(settings: DySATSettings, num_nodes: int) -> int:
+def _num_batches(settings: "DySAT", num_nodes: int) -> int:
     passes = math.inf if settings.epochs is None else settings.epochs
     return int(min(settings.batches, passes * math.ceil(num_nodes / settings.batch_nodes)))
 
 
 def _source(
-    settings: DySATSettings, matrix: sparse.csr_array, generator: np.random.Generator
+    settings: "DySAT", matrix: sparse.csr_array, generator: np.random.Generator
 ) -> tuple[WalkContexts, NDArray]:
     walk_SL = random_walks(matrix, generator, num_walks=settings.num_walks, length=settings.walk_length)
     return walk_contexts(walk_SL, len(matrix.indptr) - 1), noise(np.diff(matrix.indptr))
 
 
 def _draw(
-    settings: DySATSettings,
+    settings: "DySAT",
     source: tuple[WalkContexts, NDArray],
     node_B: NDArray[np.int64],
     generator: np.random.Generator,
@@ -93,7 +96,7 @@ def _draw(
 
 
 def _loss(
-    settings: DySATSettings,
+    settings: "DySAT",
     vector_UD: Tensor,
     center_P: NDArray[np.int64],
     context_P: NDArray[np.int64],

@@ -1,1 +1,1 @@
-"""EvolveGCN: its settings, the method, and the network that is imported when the method is fitted."""
+"""EvolveGCN: the method, and the network that is imported when the method is fitted."""

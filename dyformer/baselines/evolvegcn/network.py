@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer import InvalidInput
-from dyformer.baselines.evolvegcn.settings import Evolution, EvolveGCNSettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, gcn_matrix, window_snapshots
 from dyformer.sampling.losses import inner_products, negative_sampling_loss
@@ -23,10 +23,13 @@ from dyformer.sampling.negative_sampling import uniform_negatives
 from dyformer.sampling.pairs import Pairs, known_edges, pair_keys
 from dyformer.sampling.seeded import seeded
 
+if TYPE_CHECKING:
+    from dyformer.baselines.evolvegcn.method import Evolution, EvolveGCN
+
 SLOPE = (1 / 8 + 1 / 3) / 2  # mean slope of the randomised leaky ReLU that the authors' code uses
 
 
-def node_vectors(settings: EvolveGCNSettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: "EvolveGCN", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train, and give the vectors as of `graph.until`. Raises ValueError for a history of one step."""
     if graph.until < 2:
         raise InvalidInput("EvolveGCN forecasts steps of the history from earlier ones: expected 2 steps, found 1")
@@ -41,7 +44,7 @@ def node_vectors(settings: EvolveGCNSettings, graph: PreparedGraph, *, seed: int
 
 
 def _train(
-    settings: EvolveGCNSettings,
+    settings: "EvolveGCN",
     model: "EvolvingNetwork",
     tasks: Sequence["ForecastTask"],
     generator: np.random.Generator,
@@ -68,7 +71,7 @@ def _train(
     model.load_state_dict(best)
 
 
-def _loss(settings: EvolveGCNSettings, vector_NO: Tensor, positives: Pairs, negatives: Pairs) -> Tensor:
+def _loss(settings: "EvolveGCN", vector_NO: Tensor, positives: Pairs, negatives: Pairs) -> Tensor:
     scores = [inner_products(vector_NO, *pairs) for pairs in (positives, negatives)]
     return negative_sampling_loss(scores[0], scores[1], settings.negative_weight)
 
@@ -106,7 +109,7 @@ def forecast_tasks(
 class EvolvingNetwork(nn.Module):
     """Layers of graph convolutions over id embeddings."""
 
-    def __init__(self, num_nodes: int, width: int, num_layers: int, evolution: Evolution) -> None:
+    def __init__(self, num_nodes: int, width: int, num_layers: int, evolution: "Evolution") -> None:
         super().__init__()
         self.id_NI = nn.Parameter(torch.randn(num_nodes, width) / math.sqrt(width))
         self.layers = nn.ModuleList(EvolvingWeight(width, width, evolution) for _ in range(num_layers))
@@ -132,7 +135,7 @@ def convolved(matrix_NN: Tensor, input_NI: Tensor, weight_IO: Tensor) -> Tensor:
 class EvolvingWeight(nn.Module):
     """The weights of one layer at each step."""
 
-    def __init__(self, num_inputs: int, num_outputs: int, evolution: Evolution) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int, evolution: "Evolution") -> None:
         super().__init__()
         self.first_IO = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_inputs, num_outputs)))
         self.gru = MatrixGRU(num_inputs, num_outputs)

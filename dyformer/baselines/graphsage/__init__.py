@@ -1,1 +1,1 @@
-"""GraphSAGE: its settings, the method, and the network that is imported when the method is fitted."""
+"""GraphSAGE: the method, and the network that is imported when the method is fitted."""

@@ -5,6 +5,7 @@ I, O width of inputs and outputs    Q negative nodes
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dyformer.baselines.graphsage.settings import Aggregator, GraphSAGESettings
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.losses import inner_products, negative_sampling_loss
 from dyformer.sampling.negative_sampling import drawn, noise
@@ -21,10 +21,13 @@ from dyformer.sampling.pairs import Pairs, node_batches
 from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import random_walks
 
+if TYPE_CHECKING:
+    from dyformer.baselines.graphsage.method import Aggregator, GraphSAGE
+
 EMBEDDED_NODES = 1024  # of one batch of vectors
 
 
-def node_vectors(settings: GraphSAGESettings, graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
+def node_vectors(settings: "GraphSAGE", graph: PreparedGraph, *, seed: int) -> NDArray[np.float32]:
     """Train on the union graph, and give the vectors of all nodes."""
     generator, edges = np.random.default_rng(seed), graph.union.adjacency
     num_nodes = len(graph.history.node_N)
@@ -40,7 +43,7 @@ def node_vectors(settings: GraphSAGESettings, graph: PreparedGraph, *, seed: int
 
 
 def _train(
-    settings: GraphSAGESettings, model: "SampledNetwork", edges: sparse.csr_array, generator: np.random.Generator
+    settings: "GraphSAGE", model: "SampledNetwork", edges: sparse.csr_array, generator: np.random.Generator
 ) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     walk_SL = random_walks(edges, generator, num_walks=settings.num_walks, length=settings.walk_length)
@@ -92,7 +95,7 @@ def sampled_neighbours(
 class SampledNetwork(nn.Module):
     """Two layers over id embeddings, each for the nodes that the next one reads."""
 
-    def __init__(self, num_nodes: int, width: int, aggregator: Aggregator, fan_out: tuple[int, int]) -> None:
+    def __init__(self, num_nodes: int, width: int, aggregator: "Aggregator", fan_out: tuple[int, int]) -> None:
         super().__init__()
         # As in the authors' code, the last input stands for the neighbours of all nodes that have none.
         self.id_NI = nn.Parameter(torch.empty(num_nodes + 1, width))
@@ -183,7 +186,7 @@ def rows(input_UI: Tensor, node_BK: Tensor) -> Tensor:
     return input_UI.index_select(0, node_BK.flatten()).unflatten(0, node_BK.shape)
 
 
-AGGREGATORS: dict[Aggregator, type[nn.Module]] = {
+AGGREGATORS: "dict[Aggregator, type[nn.Module]]" = {
     "gcn": MeanWithSelf,
     "mean": Mean,
     "max-pool": MaxPool,
