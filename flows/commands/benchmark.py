@@ -8,7 +8,8 @@ import typer
 
 from dyformer.evaluation.protocols import PROTOCOLS
 from dyformer.logs.counts import counted
-from flows.commands.runs import announced, ingested
+from flows.commands.rows import ingested
+from flows.commands.runs import announced
 from flows.console import plain_steps, print_frame, print_tables, write_json
 from flows.options import (
     CAP,

@@ -16,12 +16,6 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", help="id of the source,
 Refit = Annotated[bool, typer.Option("--refit", help="fit the forecaster again, on all events so far")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command(context_settings={"ignore_unknown_options": True})(rank)
-    app.command()(serve)
-
-
 def rank(
     dataset: Stored,
     source: Source,

@@ -1,4 +1,4 @@
-"""The commands about what was made: `champions`, `rollback`, `export`, `drift`, `compare`, `prune`."""
+"""The commands about what was made: `champions`, `rollback`, `export`, `drift`, `compare`."""
 
 from typing import Annotated, Literal
 
@@ -6,15 +6,6 @@ import typer
 
 from flows.console import print_frame, print_json, printable, with_written_times
 from flows.options import AsJson, Changes, Stored, check_ingested, experiment_from, optional
-from flows.tasks.retention import KEEP
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(champions)
-    app.command()(rollback)
-    app.command()(export)
-    app.command()(drift)
 
 
 def champions(dataset: Stored, as_json: AsJson = False) -> None:
@@ -109,14 +100,3 @@ def compare(
 
     table = compare_runs(open_tracker(Layout.from_environment()), runs, details=details)
     print_json(table.to_dicts()) if as_json else print_frame(table)
-
-
-def prune(
-    dataset: Stored,
-    keep: Annotated[int, typer.Option(help="number of newest versions that stay", min=2)] = KEEP,
-) -> None:
-    """Remove old versions: what neither the newest ones, nor a champion, nor the ledger needs."""
-    from flows.tasks.retention import pruned
-
-    for line in pruned(dataset, keep):
-        print(printable(line))

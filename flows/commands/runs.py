@@ -1,29 +1,50 @@
-"""The commands `run` and `retrain`: new rows of a log -> the report of its run, printed."""
+"""The commands `run`, `retrain`, `report`, `predict` and `audit`: new rows of a log -> what is made of them."""
 
+import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dyformer import InvalidInput
+from flows.commands.rows import print_plan
 from flows.commands.temporary_server import is_temporary, use_temporary_server
-from flows.console import counts_line, drift_line, plain_steps, print_report, printable, write_json
-from flows.ending import NOTHING_TO_DO
+from flows.console import (
+    counts_line,
+    drift_line,
+    no_new_line,
+    plain_steps,
+    print_frame,
+    print_report,
+    tracking_line,
+    write_json,
+)
+from flows.ending import FAILED, NOTHING_TO_DO
+from flows.options import (
+    AsOf,
+    Changes,
+    JsonFile,
+    LinksName,
+    Name,
+    On,
+    Ranks,
+    Seed,
+    WholeTables,
+    check_ingested,
+    check_titles,
+    experiment_from,
+    optional,
+    with_reading,
+)
 from flows.service import TAG
 from flows.service.environment import TEMPORARY, ServerUnreachable, server_in_use
-from flows.tasks.reading_options import on_command_line
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
-
-
-def print_plan(text: str) -> None:
-    """Print a text that names arguments as options of the command."""
-    print(printable(on_command_line(text)))
 
 
 def finished_run(
@@ -83,23 +104,6 @@ def finished_run(
             " later ones"
         )
     return report, seconds
-
-
-def ingested(
-    dataset: str,
-    reading: dict[str, Any],
-    check: Callable[[int], None] | None = None,
-    write: Callable[[str], None] = print_plan,
-) -> tuple[str, float]:
-    """Commit the new rows of a log; return the address of its snapshots and the seconds it took."""
-    from flows.tasks.ingest import ingest_log
-    from flows.tasks.snapshots import make_snapshots
-
-    started = time.monotonic()
-    counts = ingest_log(dataset, reading, write, check)
-    address = make_snapshots(dataset, counts["version"])
-    write(counts_line(counts))
-    return address, round(time.monotonic() - started, 2)
 
 
 @contextmanager
@@ -185,3 +189,176 @@ def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_o
     print_report(metrics, {**summary, **ends}, sentences, **next_options)
     if json_file is not None:
         write_json(json_file, {**summary, "verdict": list(sentences), "scores": plain_steps(metrics), "report": report})
+
+
+@with_reading
+def run(  # noqa: PLR0913, because each option is an argument
+    context: typer.Context,
+    dataset: Name,
+    reading: dict[str, Any],
+    changes: Changes = None,
+    seed: Seed = 0,
+    as_of: AsOf = None,
+    on: On = None,
+    ranks: Ranks = None,
+    table: WholeTables = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun computes only new results."""
+    experiment = experiment_from(changes).check_interactions()
+    report, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=False)
+    if report is None:
+        report = retrained(dataset, reading, experiment, seed, as_of, from_scratch=True)
+    else:
+        print("no new rows or settings: this is the report of the earlier run")
+        seconds = 0.0
+    print_run(report, json_file, seconds, next_options(context))
+
+
+@with_reading
+def retrain(  # noqa: PLR0913, because each option is an argument
+    context: typer.Context,
+    dataset: Name,
+    reading: dict[str, Any],
+    changes: Changes = None,
+    seed: Seed = 0,
+    as_of: AsOf = None,
+    on: On = None,
+    ranks: Ranks = None,
+    table: WholeTables = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Do the same as `run` for schedulers, from the champion's weights: exit code 3 without new rows or settings."""
+    experiment = experiment_from(changes).check_interactions()
+    finished, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=True)
+    if finished is not None:
+        print(no_new_line(dataset))
+        raise typer.Exit(NOTHING_TO_DO)
+    report = retrained(dataset, reading, experiment, seed, as_of)
+    print_run(report, json_file, seconds, next_options(context))
+
+
+def report(
+    dataset: Name,
+    out: Annotated[Path | None, optional("file to write (by default DATASET-report.html)", dir_okay=False)] = None,
+) -> None:
+    """Write the report that was made last as one HTML file that opens offline."""
+    check_ingested(dataset)
+    from flows.tasks.report import newest_report, read_report, report_page
+
+    file = Path(f"{dataset}-report.html") if out is None else out
+    page = report_page(*read_report(newest_report(dataset)))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(page, encoding="utf-8")
+    print(f"report: {file}")
+
+
+def predict(  # noqa: PLR0913, because each option is an argument
+    dataset: Name,
+    top: Annotated[int, typer.Option(help="links to forecast for each node", min=1)] = 10,
+    links: Annotated[LinksName, typer.Option(help="which pairs: all, only new ones, or only past ones")] = "all",
+    changes: Changes = None,
+    seed: Seed = 0,
+    as_of: AsOf = None,
+    on: On = None,
+    ranks: Ranks = None,
+) -> None:
+    """Write the champion's vectors and link forecasts as of the newest complete step.
+
+    The forecasts are published if they are at least ten of all links. With --set, DyFormer is trained first by these
+    settings, unless it was trained before.
+    """
+    experiment = experiment_from(changes).check_interactions()
+    check_ingested(dataset)
+    from flows.tasks.complete_windows import later_windows, make_complete_snapshots
+    from flows.tasks.evaluation.promote import champion_to_publish
+    from flows.tasks.predict import write_forecasts
+    from flows.tasks.publishing.publications import publish, vectors_to_publish
+
+    address = make_complete_snapshots(dataset, as_of, show=print_plan)
+    too_late = later_windows(address)
+    if changes:
+        from flows.tasks.train import train_contender
+
+        contender = train_contender(address, experiment, seed)
+    else:
+        contender = champion_to_publish(address)
+    vectors = vectors_to_publish(address, contender, seed)
+    print(f"method: {contender.title}")
+    if not contender.models:
+        none, others = (
+            "there is no trained model that has some",
+            "they are of the model whose vectors were published last",
+        )
+        print(f"this method has no vectors of its own: {none if vectors is None else others}")
+    print(f"vectors: {vectors or 'none'}")
+    forecasts = write_forecasts(address, contender, vectors if contender.models else None, seed, k=top, links=links)
+    print(f"forecasts: {forecasts}")
+    reason = too_late or _part(links, top)
+    if reason is not None:
+        print(f"not published: {reason}")
+    elif publish(address, contender, forecasts, vectors) is not None:
+        views = "view latest_forecasts has" if vectors is None else "views latest_forecasts and latest_vectors have"
+        print(f"published: the {views} them")
+
+
+def _part(links: str, top: int) -> str | None:
+    """Say which part of what is published some forecasts are; None for all of it, or more."""
+    from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS
+
+    if links != "all":
+        return f"they are of {links} links alone"
+    if top < NUM_PARTNERS:
+        return f"they are fewer than {NUM_PARTNERS} links of each node, which the ledger counts"
+    return None
+
+
+@with_reading
+def audit(  # noqa: PLR0913, because each option is an argument
+    dataset: Name,
+    reading: dict[str, Any],
+    step: Annotated[
+        int | None,
+        optional("last step that the methods know; later rows are replaced (by default the last but two)", min=2),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        optional(
+            "names, such as dyformer,l3 (by default all scorers and DyFormer), and classes of your own",
+            "--methods",
+            "--method",
+        ),
+    ] = None,
+    changes: Changes = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+    report_file: Annotated[
+        Path | None,
+        typer.Option("--report", help="also write the report to this file, as Markdown", dir_okay=False),
+    ] = None,
+) -> None:
+    """Check that nothing later than a step reaches what is made as of it; the exit code is 1 if a check fails."""
+    experiment = experiment_from(changes).check_interactions()
+    check_titles(methods)
+    with announced():
+        from dyformer.experiments.titles import split_names
+        from flows.stages import audit as flow
+        from flows.tasks.evaluation.audit import read_audit
+
+        audited = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
+    table, page, record = read_audit(audited["report"])
+    print_frame(
+        table.select("check", "outcome", "detail", "seconds"), f"audit of {dataset} as of step {record['step']}"
+    )
+    for file, text in ((json_file, json.dumps(record, indent=1)), (report_file, page)):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    print(tracking_line(audited["tracking"]))
+    print(
+        f"{len(audited['failed'])} of {table.height} checks failed: {', '.join(audited['failed'])}"
+        if audited["failed"]
+        else "no check failed"
+    )
+    if audited["failed"]:
+        raise typer.Exit(FAILED)

@@ -14,12 +14,6 @@ from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, of_clust
 from flows.tasks.reading_options import on_command_line
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    for command in (up, ui, login, deploy, schedule, track, doctor):
-        app.command()(command)
-
-
 def _port_option(server: str, usual: int) -> object:
     text = f"port of {server} (by default {usual}, or a free one if that is taken)"
     return optional(text, min=1, max=65_535)

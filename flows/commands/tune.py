@@ -1,4 +1,4 @@
-"""The command `tune`: a dataset and methods -> the best of the tried settings of each."""
+"""The commands `settings` and `tune`: all settings; a dataset and methods -> the best of the tried settings."""
 
 import json
 import math
@@ -9,8 +9,9 @@ import typer
 
 from dyformer.logs.counts import counted
 from flows.commands.runs import announced
-from flows.console import print_frame, write_json
+from flows.console import print_frame, print_json, write_json
 from flows.options import (
+    AsJson,
     Changes,
     Epochs,
     JsonFile,
@@ -23,9 +24,15 @@ from flows.options import (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(tune)
+def settings(as_json: AsJson = False) -> None:
+    """List every setting of --set: its default, the allowed values, the meaning."""
+    import polars as pl
+
+    from dyformer.experiments.settings import settings_table
+
+    names = ("setting", "value", "allowed", "meaning")
+    rows = [dict(zip(names, row, strict=True)) for row in settings_table()]
+    print_json(rows) if as_json else print_frame(pl.DataFrame(rows))
 
 
 @with_reading

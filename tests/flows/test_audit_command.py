@@ -128,7 +128,7 @@ def test_failed_checks_are_named_and_exit_with_1(
     assert PAGE in sorted(open_artifact(report).entries)
     made = {"report": report, "tracking": {"run": "7", "model_version": None, "problem": None}, "failed": ["chance"]}
     monkeypatch.setattr(flows.stages, "audit", lambda *arguments: made)
-    monkeypatch.setattr(flows.cli, "announced", nullcontext)
+    monkeypatch.setattr("flows.commands.runs.announced", nullcontext)
     assert command("audit", "mylog") == 1
     assert "1 of 2 checks failed: chance" in capsys.readouterr().out
 

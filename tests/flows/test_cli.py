@@ -62,8 +62,7 @@ def dyformer(
         output = capsys.readouterr()
         return int(ending.value.code or 0), output.out, output.err
 
-    for module in (flows.cli, flows.commands.runs):
-        monkeypatch.setattr(module, "announced", started)
+    monkeypatch.setattr(flows.commands.runs, "announced", started)
     monkeypatch.chdir(tmp_path)
     with pytest.MonkeyPatch.context() as environment:
         for name in ("DYFORMER_LOGS", "DYFORMER_STATE", "COLUMNS"):
