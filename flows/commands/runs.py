@@ -41,7 +41,7 @@ from flows.options import (
     with_reading,
 )
 from flows.service import TAG
-from flows.service.environment import TEMPORARY, ServerUnreachable, server_in_use
+from flows.service.server import TEMPORARY, ServerUnreachable, server_in_use
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment

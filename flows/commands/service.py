@@ -208,8 +208,8 @@ def configured_server() -> str:
     """Describe the server of PREFECT_API_URL, or of the running stack; raises ServerUnreachable if there is none."""
     from prefect.settings import PREFECT_API_URL
 
-    from flows.service.environment import ServerUnreachable, server_in_use
     from flows.service.running import LOCK, is_held
+    from flows.service.server import ServerUnreachable, server_in_use
     from storage.layout import Layout
 
     if not PREFECT_API_URL.value():

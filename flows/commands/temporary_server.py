@@ -16,9 +16,9 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from flows.console import ongoing
-from flows.service.environment import ServerUnreachable
 from flows.service.listening import listening, port_of
 from flows.service.running import PREFECT, SERVER_LOGIN, new_logins
+from flows.service.server import ServerUnreachable
 
 SECONDS_TO_END = 5.0
 PAUSE = 0.1  # seconds between two looks at a server that starts

@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
 
 from dyformer.logs.time_windows import WindowError
-from flows.service.environment import ServerUnreachable, server_in_use
+from flows.service.server import ServerUnreachable, server_in_use
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import digest

@@ -20,9 +20,9 @@ from dyformer.logs.counts import counted
 from flows.cluster import ClusterUnusable, node_checks
 from flows.service.dead_runs import PAGE, active_runs, all_pages, ended_among, late_runs, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
-from flows.service.environment import ServerUnreachable, server_in_use
 from flows.service.running import LOCK, is_held
 from flows.service.schedules import SCHEDULED, dataset_of, scheduled
+from flows.service.server import ServerUnreachable, server_in_use
 from storage.artifacts.artifact import MANIFEST
 from storage.bytes import files
 from storage.layout import Layout

@@ -23,8 +23,8 @@ from dyformer import InvalidInput
 from dyformer.experiments.settings import Experiment
 from flows.service import TAG
 from flows.service.dead_runs import FINAL, end_dead_runs, end_orphans, ended_among, resubmit_unbegun, runs_where
-from flows.service.environment import TEMPORARY, ServerUnreachable, server_in_use
 from flows.service.schedules import dataset_of, scheduled
+from flows.service.server import TEMPORARY, ServerUnreachable, server_in_use
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.finished import lacks_published
 from flows.tasks.retention import KEEP, prune_published

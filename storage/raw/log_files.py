@@ -8,9 +8,7 @@ import glob
 import io
 import os
 import tempfile
-import urllib.request
 from collections.abc import Sequence
-from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO
 
@@ -176,6 +174,8 @@ def _fetched(dataset: Dataset, raw_folder: str) -> str:
     """Fetch a log to the raw folder, complete and with the right checksum, or raise."""
     if dataset.origin is None:
         raise LogNotFound(_where_to_get(dataset, "no address is known to fetch it from"))
+    from http.client import HTTPException  # late, as in _download
+
     name = PurePosixPath(dataset.origin).name
     with tempfile.TemporaryDirectory(prefix="dyformer-") as scratch:
         path = Path(scratch) / name
@@ -192,6 +192,8 @@ def _fetched(dataset: Dataset, raw_folder: str) -> str:
 def _download(url: str, path: Path) -> None:
     if not url.startswith(("http://", "https://")):
         raise OSError(f"only http and https addresses are fetched, not {url}")
+    import urllib.request  # late, because few commands fetch, and all would load HTTP and e-mail
+
     with urllib.request.build_opener().open(url, timeout=FETCH_TIMEOUT) as response, path.open("wb") as stream:
         expected = response.headers.get("Content-Length")
         received = sum(stream.write(part) for part in iter(lambda: response.read(1 << 20), b""))

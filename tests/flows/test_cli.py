@@ -429,7 +429,7 @@ def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Outcome], monkeyp
 def test_server_that_cannot_be_reached_is_named():
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows.service.environment import ServerUnreachable, server_in_use
+    from flows.service.server import ServerUnreachable, server_in_use
 
     silent = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
     with silent, pytest.raises(ServerUnreachable, match=r"http://127\.0\.0\.1:9/api.*PREFECT_API_URL"):
@@ -439,7 +439,7 @@ def test_server_that_cannot_be_reached_is_named():
 def test_a_server_that_refuses_the_login_is_named():
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    from flows.service.environment import ServerUnreachable, server_in_use
+    from flows.service.server import ServerUnreachable, server_in_use
 
     class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

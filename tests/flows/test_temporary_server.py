@@ -16,8 +16,8 @@ from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, t
 
 from flows.commands import temporary_server
 from flows.service import TAG
-from flows.service.environment import ServerUnreachable
 from flows.service.running import PREFECT
+from flows.service.server import ServerUnreachable
 
 RUN = """
 import json, os, sys

@@ -12,7 +12,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.reconcile import reconcile
 from flows.service.deployments import deploy, read_deployments
-from flows.service.environment import TEMPORARY
 from flows.service.look import (
     DEPLOYMENT,
     RETRY_SECONDS,
@@ -22,6 +21,7 @@ from flows.service.look import (
     look_by_itself,
     num_versions,
 )
+from flows.service.server import TEMPORARY
 from flows.tasks.retention import KEEP
 from storage.layout import Layout
 
