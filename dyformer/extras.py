@@ -1,4 +1,4 @@
-"""Packages that only some parts need, and a library of the system -> the error that names how to install them."""
+"""Packages that only some parts need -> the error that names how to install them."""
 
 from importlib.util import find_spec
 
@@ -25,10 +25,6 @@ class MissingExtra(DyformerError, ImportError):
     """A package that this installation was made without."""
 
 
-class MissingLibrary(DyformerError, ImportError):
-    """A library of the system that a package needs."""
-
-
 def missing(package: str) -> str | None:
     """Say which extra installs a package; None for one that every installation has."""
     extra = EXTRAS.get(package.partition(".")[0])
@@ -50,14 +46,3 @@ def is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:
         return False
-
-
-def need_openmp() -> None:
-    """Raise MissingLibrary unless LightGBM can be loaded, whose wheels lack the library of OpenMP."""
-    try:
-        import lightgbm  # noqa: F401
-    except OSError as error:
-        raise MissingLibrary(
-            f"LightGBM cannot be loaded ({error}): install the system's library of OpenMP, as by `apt-get install"
-            " libgomp1` on Debian"
-        ) from error

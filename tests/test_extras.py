@@ -94,7 +94,7 @@ rows = [(f"u{{n % 7}}", f"u{{(n * n + 1) % 9}}", 3600 * n) for n in range(600)]
 log, FORECASTER = dyformer.read_log(rows, time_unit="s", bipartite=False), "Forecaster without vectors"
 try:
     {call}
-except dyformer.extras.MissingLibrary as error:
+except dyformer.scoring.trees.MissingLibrary as error:
     assert "libgomp.so.1: cannot open shared object file" in str(error), error
     assert "`apt-get install libgomp1`" in str(error)
 else:

@@ -12,8 +12,8 @@ from scipy.special import expit
 from scipy.special import logit as logit_of
 
 from dyformer import InvalidInput
-from dyformer.graphs.blas import one_blas_thread
 from dyformer.scoring.metrics import auc
+from dyformer.streams.blas import one_blas_thread
 
 Examples = tuple[NDArray[np.floating], NDArray[np.bool_]]
 """Decoder inputs [P, F] and labels [P], true for a positive pair."""

@@ -19,11 +19,11 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from dyformer import InvalidInput
-from dyformer.extras import need_openmp
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.logs.counts import counted
 from dyformer.scoring.event_heads import Done, GateHead, GroupHead, fit_gate, fit_groups, softmax, unreported
 from dyformer.scoring.event_tables import FitTables, fit_tables
+from dyformer.scoring.trees import need_openmp
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.event_state import HALF_LIVES, RANK, CandidateRows, StateSettings, candidate_rows
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.extras import need_openmp
 from dyformer.scoring.decoder import fit_decoder, row_products, slopes
 from dyformer.scoring.labelled_tables import LabelledTable
-from dyformer.scoring.trees import Trees, trees_of
+from dyformer.scoring.trees import Trees, need_openmp, trees_of
 
 if TYPE_CHECKING:
     import lightgbm

@@ -44,7 +44,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from dyformer.graphs.factorisation import SHORTEST, Factors, Spectrum, factorise, spectrum
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.contact_features import SIDES, Contacts, count_contacts, end_table, newer_partners
 from dyformer.scoring.pair_features import (
@@ -57,6 +56,7 @@ from dyformer.scoring.pair_features import (
     feature_columns,
     prepare_pair_features,
 )
+from dyformer.streams.factorisation import SHORTEST, Factors, Spectrum, factorise, spectrum
 
 SMOOTH_RANKS = (16, 32)
 SMOOTHING = 0.3  # of the mean row sum

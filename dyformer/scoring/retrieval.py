@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dyformer import InvalidInput
-from dyformer.graphs.blas import one_blas_thread
 from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
 from dyformer.scoring.decoder import LinkDecoder, slopes
 from dyformer.scoring.pair_features import (
@@ -24,6 +23,7 @@ from dyformer.scoring.pair_features import (
     find_edges,
     path_scores,
 )
+from dyformer.streams.blas import one_blas_thread
 
 MAX_NODES = 50_000
 """Up to so many nodes, all admissible pairs are compared; in a larger graph, only given candidates are."""

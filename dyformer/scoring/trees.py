@@ -10,13 +10,28 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer import InvalidInput
+from dyformer import DyformerError, InvalidInput
 
 MAX_LEAVES = 32  # bits of the numbers in which the leaves that a pair may reach are marked
 ZERO = 1e-35  # LightGBM takes inputs up to it, as a 32-bit number, for 0
 CATEGORICAL, DEFAULT_LEFT = 1, 2  # bits of a split's `decision_type`
 MISSING_SHIFT, MISSING_NONE, MISSING_NAN = 2, 0, 2  # how it treats missing inputs, in the bits above these
 ALL_LEAVES = 0xFFFFFFFF
+
+
+class MissingLibrary(DyformerError, ImportError):
+    """A library of the system that a package needs."""
+
+
+def need_openmp() -> None:
+    """Raise MissingLibrary unless LightGBM can be loaded, whose wheels lack the library of OpenMP."""
+    try:
+        import lightgbm  # noqa: F401
+    except OSError as error:
+        raise MissingLibrary(
+            f"LightGBM cannot be loaded ({error}): install the system's library of OpenMP, as by `apt-get install"
+            " libgomp1` on Debian"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

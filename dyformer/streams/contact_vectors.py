@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dyformer.graphs.factorisation import factorise
+from dyformer.streams.factorisation import factorise
 from dyformer.streams.kernels.tables import PairTable
 from dyformer.streams.kernels.updates import Vectors
 

@@ -69,9 +69,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.graphs.factorisation import DENSE_NODES
 from dyformer.streams.contact_vectors import contact_vectors, newest_refresh, next_refresh
 from dyformer.streams.event_log import EventLog, EventQueries
+from dyformer.streams.factorisation import DENSE_NODES
 from dyformer.streams.kernels.features import Limits
 from dyformer.streams.kernels.rows import Scratch, collect_rows, pair_rows
 from dyformer.streams.kernels.tables import (

@@ -24,7 +24,6 @@ from dyformer.evaluation.protocols import paper
 from dyformer.evaluation.protocols.paper import Trial
 from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.graphs.config import GraphConfig
-from dyformer.graphs.factorisation import factorise
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.graphs.union_graph import build_union_graph
@@ -35,6 +34,7 @@ from dyformer.scoring import heads
 from dyformer.scoring.decoder import fit_decoder, score
 from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.pair_features import edge_degree, prepare_pair_features, union_edges
+from dyformer.streams.factorisation import factorise
 
 UNTIL = 5
 HONEST = {

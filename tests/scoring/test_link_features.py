@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_graphs import Edges, toy_graph
 
-from dyformer.graphs.factorisation import DENSE_NODES
 from dyformer.graphs.kernels.paths import _read_by
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, interactions_of, prefix, to_tables
 from dyformer.logs.time_windows import Window
@@ -20,6 +19,7 @@ from dyformer.scoring import link_features
 from dyformer.scoring.contact_features import SIDES
 from dyformer.scoring.link_features import SMOOTH, SYMMETRIC, WITH_DIRECTION, groups, names, prepare_link_features
 from dyformer.scoring.pair_features import prepare_pair_features
+from dyformer.streams.factorisation import DENSE_NODES
 
 Row = tuple[int, int, int, float]  # source, target, time, weight
 LENGTH = 5  # moments of a window

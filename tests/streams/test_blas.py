@@ -6,7 +6,7 @@ import pytest
 import scipy.linalg  # noqa: F401 - so that there is a BLAS
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dyformer.graphs.blas import one_blas_thread
+from dyformer.streams.blas import one_blas_thread
 
 
 def threads_of_blas() -> set[int]:

@@ -6,8 +6,8 @@ import pytest
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from dyformer.graphs import factorisation
-from dyformer.graphs.factorisation import RANK, factorise, spectrum
+from dyformer.streams import factorisation
+from dyformer.streams.factorisation import RANK, factorise, spectrum
 
 
 def matrix_of(num_nodes: int, num_values: int, *, seed: int = 0) -> sparse.csr_array:

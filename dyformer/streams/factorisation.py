@@ -16,7 +16,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, eigsh, svds
 
-from dyformer.graphs.blas import one_blas_thread
+from dyformer.streams.blas import one_blas_thread
 
 RANK = 32
 SHORTEST = 1e-6
