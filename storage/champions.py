@@ -12,13 +12,17 @@ from typing import Any
 
 import polars as pl
 from filelock import FileLock
+from pydantic import BaseModel
 
 from dyformer import InvalidInput
 from storage.artifacts.artifact import MANIFEST, open_artifact, read_table
-from storage.bytes import checksums, files
+from storage.bytes import files
 from storage.bytes.checksums import (
+    Count,
     Damaged,
+    PathBelow,
     RecordDamaged,
+    Whole,
     read_record,
     read_stamped_record,
     replace_record,
@@ -89,6 +93,36 @@ OUTCOME_SCHEMA = {
     "brier": pl.Float64,
     "table_version": pl.Int64,  # of the events that the forecast was compared with
 }
+
+
+class Published(BaseModel, strict=True):
+    """The newest forecasts and vectors of a champion; `number` counts those of all champions."""
+
+    number: Count
+    step: Count
+    forecasts: PathBelow
+    vectors: PathBelow | None
+    published_at: str
+    late: bool
+
+
+class OneChampion(BaseModel, strict=True):
+    """A champion of a dataset, the outcomes of its tests by their keys, and what it published last."""
+
+    title: str
+    models: list[PathBelow]
+    identity: str
+    num_tests: Count
+    tests: dict[str, dict[str, Any]]
+    number: Count
+    end_time: Whole | None = None
+    published: Published | None = None
+
+
+class Champion(OneChampion, strict=True):
+    """The present champion of a dataset, and those before it."""
+
+    earlier: list[OneChampion]
 
 
 def champion_lock(layout: Layout, dataset: str) -> FileLock:
@@ -213,7 +247,7 @@ def _sound(address: str) -> dict[str, Any] | None:
 
 
 def _wrong(record: dict[str, Any]) -> str | None:
-    return wrong_kind(checksums.Champion, record)
+    return wrong_kind(Champion, record)
 
 
 def _remedy(dataset: str) -> str:

@@ -19,11 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic import BaseModel
 
 from dyformer import InvalidInput
 from storage.artifacts.code import code_version
 from storage.bytes import checksums, files
-from storage.bytes.checksums import CHANGED, Damaged, fault_of, is_below, link_in, readable, sha256, wrong_kind
+from storage.bytes.checksums import (
+    CHANGED,
+    Count,
+    Damaged,
+    Whole,
+    fault_of,
+    is_below,
+    link_in,
+    readable,
+    sha256,
+    wrong_kind,
+)
 
 MANIFEST = files.MANIFEST
 MARK = "tracked.json"  # beside a finished result that is in MLflow
@@ -45,6 +57,36 @@ class ArtifactMissing(InvalidInput):
 
 class ArtifactDamaged(Damaged):
     """A file differs from the record in its artifact's manifest."""
+
+
+class StoredFile(BaseModel, strict=True):
+    """A file of an artifact."""
+
+    path: str
+    bytes: Count
+    sha256: str
+
+
+class StoredLineage(BaseModel, strict=True):
+    """What an artifact depends on."""
+
+    kind: str
+    dataset: str
+    table_version: Whole
+    until: Whole | None = None
+    settings: dict[str, Any] = {}
+    settings_hash: str = ""
+    code_version: str = ""
+    max_event_time: Whole | None = None
+    inputs: dict[str, str] = {}
+
+
+class Manifest(BaseModel, strict=True):
+    """The files of an artifact by their names, and its lineage."""
+
+    digest: str
+    lineage: StoredLineage
+    files: dict[str, StoredFile]
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
@@ -435,7 +477,7 @@ def find_artifact(address: str) -> Artifact | None:
     record = _whole(content)
     if record is None:
         raise ArtifactDamaged(location, CHANGED, REMEDY)
-    problem = wrong_kind(checksums.Manifest, record) or _elsewhere(address, record["lineage"])
+    problem = wrong_kind(Manifest, record) or _elsewhere(address, record["lineage"])
     if problem is None:
         paths = [entry["path"] for entry in record["files"].values()]
         outside = [path for path in paths if "/" in path or not is_below(path)]

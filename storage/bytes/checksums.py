@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cachetools import LRUCache, cached
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
@@ -324,124 +324,9 @@ def _below(path: str) -> str:
     return path
 
 
-def _unicode(text: str) -> str:
-    text.encode()  # UnicodeEncodeError is a ValueError, as a validator raises it
-    return text
-
-
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Text = Annotated[str, AfterValidator(_unicode)]
 PathBelow = Annotated[str, AfterValidator(_below)]
-
-
-class LogForm(BaseModel, strict=True, extra="forbid"):
-    """The form of the files of a log, which later files must have too."""
-
-    format: Literal["delimited", "jsonl", "parquet"]
-    separator: str | None
-    names: list[str]
-    columns: dict[str, str | Count]
-    num_fields: Count
-    batch: str  # SHA-256 of the bytes of the first source that had it
-
-
-class Declaration(BaseModel, strict=True):
-    """How a log is read; the names of options that are missing are guessed or have defaults."""
-
-    source: str | Count | None = None
-    target: str | Count | None = None
-    time: str | Count | None = None
-    weight: str | Count | None = None
-    label: str | Count | None = None
-    format: str | None = None
-    separator: str | None = None
-    has_header: bool | None = None
-    time_unit: str | None = None
-    bipartite: bool | None = None
-    directed: bool | None = None
-    comment_marks: str = ""
-    window: str = ""
-    lateness: str = "0"
-    finished: bool | None = None
-    new_ids: bool | None = None
-    drop_duplicates: bool | None = None
-    forms: list[LogForm] = []
-    dataset: str | None = None
-
-
-class Published(BaseModel, strict=True):
-    """The newest forecasts and vectors of a champion; `number` counts those of all champions."""
-
-    number: Count
-    step: Count
-    forecasts: PathBelow
-    vectors: PathBelow | None
-    published_at: str
-    late: bool
-
-
-class OneChampion(BaseModel, strict=True):
-    """A champion of a dataset, the outcomes of its tests by their keys, and what it published last."""
-
-    title: str
-    models: list[PathBelow]
-    identity: str
-    num_tests: Count
-    tests: dict[str, dict[str, Any]]
-    number: Count
-    end_time: Whole | None = None
-    published: Published | None = None
-
-
-class Champion(OneChampion, strict=True):
-    """The present champion of a dataset, and those before it."""
-
-    earlier: list[OneChampion]
-
-
-class RawContent(BaseModel, strict=True):
-    """The checksum of a raw file, and what shows that it has changed since."""
-
-    sha256: Text
-    num_bytes: Count
-    stamp: list[int | str]
-
-
-class RawFiles(BaseModel, strict=True):
-    """The raw files of a log that were read, by name."""
-
-    files: dict[Text, RawContent]
-
-
-class StoredFile(BaseModel, strict=True):
-    """A file of an artifact."""
-
-    path: str
-    bytes: Count
-    sha256: str
-
-
-class StoredLineage(BaseModel, strict=True):
-    """What an artifact depends on."""
-
-    kind: str
-    dataset: str
-    table_version: Whole
-    until: Whole | None = None
-    settings: dict[str, Any] = {}
-    settings_hash: str = ""
-    code_version: str = ""
-    max_event_time: Whole | None = None
-    inputs: dict[str, str] = {}
-
-
-class Manifest(BaseModel, strict=True):
-    """The files of an artifact by their names, and its lineage."""
-
-    digest: str
-    lineage: StoredLineage
-    files: dict[str, StoredFile]
 
 
 def wrong_kind(model: type[BaseModel], record: Any) -> str | None:

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from dyformer import InvalidInput
-from storage.bytes import checksums
-from storage.bytes.checksums import RecordDamaged, read_stamped_record, replace_record, wrong_kind
+from storage.bytes.checksums import Count, RecordDamaged, read_stamped_record, replace_record, wrong_kind
 from storage.bytes.files import Stamp
 from storage.events.versions import has_commits
 from storage.layout import Layout
@@ -15,6 +16,41 @@ from storage.locks import alone
 
 Change = Callable[[dict[str, Any]], Mapping[str, Any]]
 """The stored record, empty where there is none -> the record that follows it."""
+
+
+class LogForm(BaseModel, strict=True, extra="forbid"):
+    """The form of the files of a log, which later files must have too."""
+
+    format: Literal["delimited", "jsonl", "parquet"]
+    separator: str | None
+    names: list[str]
+    columns: dict[str, str | Count]
+    num_fields: Count
+    batch: str  # SHA-256 of the bytes of the first source that had it
+
+
+class Declaration(BaseModel, strict=True):
+    """How a log is read; the names of options that are missing are guessed or have defaults."""
+
+    source: str | Count | None = None
+    target: str | Count | None = None
+    time: str | Count | None = None
+    weight: str | Count | None = None
+    label: str | Count | None = None
+    format: str | None = None
+    separator: str | None = None
+    has_header: bool | None = None
+    time_unit: str | None = None
+    bipartite: bool | None = None
+    directed: bool | None = None
+    comment_marks: str = ""
+    window: str = ""
+    lateness: str = "0"
+    finished: bool | None = None
+    new_ids: bool | None = None
+    drop_duplicates: bool | None = None
+    forms: list[LogForm] = []
+    dataset: str | None = None
 
 
 def declare(layout: Layout, dataset: str, record: Mapping[str, Any] | Change, *, fixed: tuple[str, ...] = ()) -> None:
@@ -66,7 +102,7 @@ def _stored(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> tuple
     """Read the record, and the stamp that `replace_record` expects."""
     remedy = f"remove the log with `dyformer drop {dataset}` and ingest its files again, with the options of before"
     address = layout.declaration(dataset)
-    record, stamp = read_stamped_record(address, remedy, partial(wrong_kind, checksums.Declaration))
+    record, stamp = read_stamped_record(address, remedy, partial(wrong_kind, Declaration))
     if record is None and has_commits(layout, dataset):
         raise RecordDamaged(address, "is missing, though the log has events", remedy)
     if record is not None and (other := _other(record, dataset)):

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel
 
 from dyformer.logs.raw_file import LogError, LogNotFound, RawFile, changed, exact_file, pieces
-from storage.bytes import checksums
-from storage.bytes.checksums import RecordDamaged, read_record, write_record, wrong_kind
+from storage.bytes.checksums import Count, RecordDamaged, read_record, write_record, wrong_kind
 from storage.layout import Layout
 
 TICK_SECONDS = 0.05  # two writes within a tick of the system's clock give a file the same time
@@ -32,6 +33,28 @@ class Content:
     num_bytes: int
     stamp: Stamp | None = field(default=None, compare=False)  # None for bytes that never change
     is_recent: bool = field(default=False, compare=False)  # so that a later content may have the same stamp
+
+
+def _unicode(text: str) -> str:
+    text.encode()  # UnicodeEncodeError is a ValueError, as a validator raises it
+    return text
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+
+
+class RawContent(BaseModel, strict=True):
+    """The checksum of a raw file, and what shows that it has changed since."""
+
+    sha256: Text
+    num_bytes: Count
+    stamp: list[int | str]
+
+
+class RawFiles(BaseModel, strict=True):
+    """The raw files of a log that were read, by name."""
+
+    files: dict[Text, RawContent]
 
 
 def content_of(file: RawFile, known: Content | None = None) -> Content:
@@ -66,7 +89,7 @@ def exact_files(contents: Mapping[Content, RawFile]) -> Iterator[dict[Content, R
 def known_contents(layout: Layout, dataset: str) -> dict[str, Content]:
     """Contents of the files of a log that were read before, by name; none where the record of them is damaged."""
     try:
-        record = read_record(layout.raw_files(dataset), "", partial(wrong_kind, checksums.RawFiles)) or {"files": {}}
+        record = read_record(layout.raw_files(dataset), "", partial(wrong_kind, RawFiles)) or {"files": {}}
     except RecordDamaged:  # the files are read again, and the record is written anew
         return {}
     return {name: Content(**{**entry, "stamp": tuple(entry["stamp"])}) for name, entry in record["files"].items()}

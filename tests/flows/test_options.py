@@ -9,7 +9,7 @@ import pytest
 
 import dyformer
 from flows.tasks.reading_options import READING_OPTIONS, on_command_line
-from storage.bytes.checksums import Declaration
+from storage.events.declarations import Declaration
 
 ROOT = Path(dyformer.__file__).parent
 
