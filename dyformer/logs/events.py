@@ -39,7 +39,7 @@ from dyformer.logs.raw_file import (
     first_bytes,
 )
 from dyformer.logs.records import parquet_rows
-from dyformer.logs.sample import START_BYTES, check_text, empty_message
+from dyformer.logs.sample import check_text, empty_message
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import COMMENT, QUARANTINE_SCHEMA, quarantined, validated
 
@@ -185,7 +185,7 @@ def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -
     If all ids of a block are integers without sign or leading zeros, they are Int64, and so are such times. This block
     has null in `raw`, and every field of the text in `field_0`, `field_1`, ... instead.
     """
-    start = first_bytes(file, START_BYTES)
+    start = first_bytes(file)
     if start.startswith(PARQUET_MAGIC) != (plan.format == "parquet"):
         raise DamagedLog(f"{file.name} is not {plan.format} like the files before it; ingest it on its own")
     if plan.format == "parquet":

@@ -14,6 +14,7 @@ from pydantic import Field
 from dyformer import InvalidInput
 
 PARQUET_MAGIC = b"PAR1"
+START_BYTES = 4096  # by which the format of a file is known
 HELD_BYTES = 1 << 26  # of a Parquet file that cannot be read in place: more of it goes to a temporary file
 
 
@@ -155,10 +156,10 @@ def pieces(stream: ByteStream, size: int = 1 << 20) -> Iterator[bytes]:
             yield part
 
 
-def first_bytes(file: RawFile, size: int) -> bytes:
-    """Read up to `size` bytes of a file."""
+def first_bytes(file: RawFile) -> bytes:
+    """Read up to START_BYTES bytes of a file."""
     with closing(file.open()) as stream:
-        return read_exactly(stream, size)
+        return read_exactly(stream, START_BYTES)
 
 
 def read_exactly(stream: ByteStream, size: int) -> bytes:

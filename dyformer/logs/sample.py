@@ -28,7 +28,6 @@ from dyformer.logs.validation import DAY_PATTERN, ISO_PATTERN, MIN_EPOCH, compac
 
 SAMPLE_BYTES = 1 << 18
 SAMPLE_ROWS = 2_000
-START_BYTES = 4096
 MAX_CONTROL = 0.05  # of the characters of a text, or
 FEW_CONTROL = 16  # characters
 MAX_TEXT_LINES = 0.1  # of the lines of a binary file
@@ -123,7 +122,7 @@ def _table_of(sample: Sample, declared: Declared) -> Table:
 
 def _sample(file: RawFile, comment_marks: str) -> Sample:
     """Read the start of a file; raises EmptyLog where it has no row."""
-    start = first_bytes(file, START_BYTES)
+    start = first_bytes(file)
     if start.startswith(PARQUET_MAGIC):
         return _parquet_sample(file)
     check_text(start, file.name)

@@ -22,7 +22,6 @@ from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window, written_time
 from flows.console import ongoing
 from flows.tasks.reading import (
-    FIXED,
     MAX_NAMED,
     check_contract,
     check_duplicates,
@@ -136,7 +135,7 @@ def _ingested(
             force=reading.get("force"),
         )
         with _committing(layout, dataset, was_there=bool(stored)):
-            declare(layout, dataset, partial(_record, before, declared, window, reading, plan, results), fixed=FIXED)
+            declare(layout, dataset, partial(_record, before, declared, window, reading, plan, results))
             ingests = append_all(
                 layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading)
             )
@@ -191,7 +190,7 @@ def undo_ingest(dataset: str) -> TakenBack:
     with _committing(layout, dataset, was_there=True):
         try:
             taken = take_back(layout, dataset)
-            declare(layout, dataset, partial(without_forms, batches=taken.batches), fixed=FIXED)
+            declare(layout, dataset, partial(without_forms, batches=taken.batches))
         except BaseException as error:
             if newest_version(layout, dataset) == before:
                 raise

@@ -39,13 +39,12 @@ from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
 from flows.tasks.reading_options import READING_OPTIONS, SWITCHES
 from storage.events import disk_rows, rows
-from storage.events.declarations import declaration
+from storage.events.declarations import FIXED, declaration
 from storage.events.disk_rows import SpilledRows
 from storage.events.rows import STORED_COLUMNS
 from storage.events.table import has_events, history, ingested_datasets, newest_version, node_dictionary, scan_events
 from storage.layout import Layout
 
-FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 MAX_NAMED = 5  # files in a message
 LEAST_ROWS = 20  # of a file, for a copy of another to be refused

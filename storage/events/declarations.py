@@ -14,6 +14,8 @@ from storage.events.versions import has_commits
 from storage.layout import Layout
 from storage.locks import alone
 
+FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
+
 Change = Callable[[dict[str, Any]], Mapping[str, Any]]
 """The stored record, empty where there is none -> the record that follows it."""
 
@@ -53,8 +55,8 @@ class Declaration(BaseModel, strict=True):
     dataset: str | None = None
 
 
-def declare(layout: Layout, dataset: str, record: Mapping[str, Any] | Change, *, fixed: tuple[str, ...] = ()) -> None:
-    """Store the record; the keys in `fixed`, on which stored rows depend, may never change afterwards.
+def declare(layout: Layout, dataset: str, record: Mapping[str, Any] | Change) -> None:
+    """Store the record; the keys in FIXED may never change afterwards.
 
     A function gives it from the stored one. Processes that declare at once, also on several machines, do so one after
     another: a function is called again with the record that came meanwhile, so that nothing of that is lost.
@@ -68,14 +70,14 @@ def declare(layout: Layout, dataset: str, record: Mapping[str, Any] | Change, *,
             known, stamp = _stored(layout, dataset)
             following = record(dict(known or {})) if callable(record) else record
             plain = json.loads(json.dumps(following))
-            _check_fixed(dataset, known or {}, plain, fixed)
+            _check_fixed(dataset, known or {}, plain)
             named = plain | {"dataset": dataset}  # so that the record of another dataset in its place is noticed
             if plain == known or replace_record(layout.declaration(dataset), named, stamp):
                 return
 
 
-def _check_fixed(dataset: str, known: Mapping[str, Any], plain: Mapping[str, Any], fixed: tuple[str, ...]) -> None:
-    for key in fixed:
+def _check_fixed(dataset: str, known: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
+    for key in FIXED:
         if key in known and known[key] != plain.get(key):
             raise InvalidInput(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, but now {key} = {plain.get(key)!r}: "

@@ -39,7 +39,6 @@ from storage.events.versions import INTERACTIONS, NODES, PARTS, QUARANTINE, SOUR
 from storage.layout import Layout
 
 RECORD = {"separator": "\t", "columns": {"source": 0, "target": "item"}, "bipartite": True, "window": "7d"}
-FIXED = ("bipartite", "time_unit")
 
 
 @pytest.fixture
@@ -386,7 +385,7 @@ def test_a_commit_of_many_rows_is_encoded_in_groups(layout: Layout, monkeypatch:
 def test_a_log_is_known_by_its_name_later(tmp_path: Path):
     layout = Layout(str(tmp_path))
     assert declaration(layout, "mylog") is None
-    declare(layout, "mylog", RECORD, fixed=FIXED)
+    declare(layout, "mylog", RECORD)
     assert declaration(Layout(str(tmp_path)), "mylog") == RECORD
     assert declaration(layout, "other") is None
 
@@ -407,17 +406,17 @@ def test_of_declarations_at_once_none_is_lost(tmp_path: Path):
 
 def test_options_without_effect_on_stored_rows_may_change(tmp_path: Path):
     layout = Layout(str(tmp_path))
-    declare(layout, "mylog", RECORD, fixed=FIXED)
-    declare(layout, "mylog", RECORD | {"window": "1mo"}, fixed=FIXED)
+    declare(layout, "mylog", RECORD)
+    declare(layout, "mylog", RECORD | {"window": "1mo"})
     found = declaration(layout, "mylog")
     assert found == RECORD | {"window": "1mo"}
 
 
 def test_options_that_stored_rows_depend_on_may_not_change(tmp_path: Path):
     layout = Layout(str(tmp_path))
-    declare(layout, "mylog", RECORD, fixed=FIXED)
+    declare(layout, "mylog", RECORD)
     with pytest.raises(ValueError, match=r"with bipartite = True, but now .*with `bipartite=False`"):
-        declare(layout, "mylog", RECORD | {"bipartite": False}, fixed=FIXED)
+        declare(layout, "mylog", RECORD | {"bipartite": False})
     assert declaration(layout, "mylog") == RECORD
 
 
