@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from dyformer import InvalidInput
 from dyformer.logs.delimited import delimited_rows
-from dyformer.logs.far_times import far_bounds, order_positions, quarantined_events
 from dyformer.logs.ids import compact, united
 from dyformer.logs.json_lines import json_rows
 from dyformer.logs.plan import ReadPlan
@@ -41,7 +40,15 @@ from dyformer.logs.raw_file import (
 from dyformer.logs.records import parquet_rows
 from dyformer.logs.sample import check_text, empty_message
 from dyformer.logs.time_windows import TimeUnit
-from dyformer.logs.validation import COMMENT, QUARANTINE_SCHEMA, quarantined, validated
+from dyformer.logs.validation import (
+    COMMENT,
+    QUARANTINE_SCHEMA,
+    far_bounds,
+    order_positions,
+    quarantined,
+    quarantined_events,
+    validated,
+)
 
 CONTENT = ("source", "target", "time", "weight", "label")
 """Rows equal in these, and in their columns that no role reads, are exact duplicates."""

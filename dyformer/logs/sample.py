@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from dyformer.logs.counts import counted
+from dyformer.logs.delimited import odd_records, parsed
 from dyformer.logs.json_lines import BadRecord, json_record
 from dyformer.logs.lines import text_blocks
 from dyformer.logs.plan import SEPARATOR_NAMES, Declared, LogFormat
-from dyformer.logs.quoting import odd_records, parsed
 from dyformer.logs.raw_file import (
     PARQUET_MAGIC,
     AmbiguousLog,

@@ -19,11 +19,10 @@ from dyformer.logs.plan import UNIT_NAMES, Declared, ReadPlan, listed, position
 from dyformer.logs.raw_file import AmbiguousLog, RawFile, SameColumn, UnreadableTime
 from dyformer.logs.sample import Table, is_compact_date, is_number, mostly, sample_table, shortened, time_like
 from dyformer.logs.time_windows import TimeUnit
-from dyformer.logs.validation import DAY_PATTERN, MICROSECONDS, are_since_epoch, read_times, unit_of
+from dyformer.logs.validation import DAY_PATTERN, MEAN_YEAR, MICROSECONDS, are_since_epoch, read_times, unit_of
 
 SPREADSHEET_DAYS = (30_000, 60_000)  # days since 1899-12-30: the years 1982 to 2064
 FAR_YEAR = 1_000_000  # beyond it a message has no year
-YEAR_MICROSECONDS = 365.2425 * 86_400 * 1_000_000
 
 
 def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPlan:
@@ -238,7 +237,7 @@ def _unit_of_counts(texts: list[str], table: Table) -> TimeUnit:
             f"{table.where}: the time {shortened(texts[0])} may count seconds, or days of a spreadsheet; if it is"
             ' seconds, say so with `time_unit="s"`, else write the times as dates (2024-05-31T10:00:00Z)'
         )
-    year = 1970 + sorted(counts)[len(counts) // 2] * MICROSECONDS.get(unit, 0.001) / YEAR_MICROSECONDS
+    year = 1970 + sorted(counts)[len(counts) // 2] * MICROSECONDS.get(unit, 0.001) / MEAN_YEAR
     if unit != "step" and year >= datetime.now(UTC).year + 2:
         far = f"in {int(year)}" if year < FAR_YEAR else f"after {FAR_YEAR:,}"  # the float may be infinite
         raise AmbiguousLog(

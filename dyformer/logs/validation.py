@@ -1,5 +1,6 @@
 """Rows of texts (or of integers, where a block holds no texts) -> values, and a reason for each rejected row."""
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -23,6 +24,11 @@ MIN_EPOCH = 1e8  # seconds: 1973
 EPOCH_SECONDS = (10**7, 10**11)  # April 1970 to the year 5138: each of the other units puts the years from 1973 outside
 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+MEAN_YEAR = 31_556_952_000_000  # microseconds
+OUTER = 0.01  # of the rows at either end may be far from the others
+LEAST_ROWS = 100  # the outer part of fewer rows is less than one
+SPANS = 3
 
 ISO_PATTERN = r"^\d{4}[/-]\d{1,2}[/-]\d{1,2}(?:[T ].*)?$|^\d{8}T\d{4}"
 
@@ -327,3 +333,43 @@ def _rare_iso_times(text: pl.Series) -> pl.Series:
         .str.replace(r"^([\d-]+T[\d:.]+)$", "${1}Z")
     )
     return _clock(full, "%Y-%m-%dT%H:%M:%S%.f%#z")
+
+
+def order_positions(
+    num_rows: int, first: object, last: object, max_years: int, unit: TimeUnit
+) -> tuple[int, int] | None:
+    """Give the positions, in order of time, of the first and the last row among nearly all of them.
+
+    Args:
+        num_rows: rows of the file.
+        first: time of the first row, None without one.
+        last: time of the last row.
+        max_years: years beyond which a time is far.
+        unit: unit of the times.
+
+    Returns:
+        None where no row can be far from the others: in steps, with few rows, or in a short range of times.
+    """
+    if unit == "step" or num_rows < LEAST_ROWS or not isinstance(first, int) or not isinstance(last, int):
+        return None
+    if last - first <= max_years * MEAN_YEAR:
+        return None
+    return math.ceil(OUTER * (num_rows - 1)), math.floor((1 - OUTER) * (num_rows - 1))
+
+
+def far_bounds(low: int, high: int, max_years: int) -> tuple[int, int]:
+    """Give the bounds of times, both usable, by those of the rows at `order_positions`."""
+    margin = max(max_years * MEAN_YEAR, SPANS * (high - low))
+    return low - margin, high + margin
+
+
+def far_reason(max_years: int) -> str:
+    """Give the reason of a row whose time is far from the others."""
+    return f"time more than {max_years} years from the others"
+
+
+def quarantined_events(events: pl.DataFrame, max_years: int) -> pl.DataFrame:
+    """Give events as rejected rows; their text is their values as JSON, the time in microseconds since the epoch."""
+    values = pl.struct(pl.col("source", "target").cast(pl.String), "time", "weight", "label")
+    line, reason = pl.col("line").cast(QUARANTINE_SCHEMA["line"]), pl.lit(far_reason(max_years))
+    return events.select("file", line, reason=reason, raw=values.struct.json_encode())

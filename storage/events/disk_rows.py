@@ -12,9 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.logs.events import check_usable, event_blocks
-from dyformer.logs.far_times import far_bounds, order_positions, quarantined_events
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import RawFile
+from dyformer.logs.validation import far_bounds, order_positions, quarantined_events
 from storage.events import scratch_database
 from storage.events.rows import QUARANTINE_COLUMNS, SAME
 
