@@ -14,7 +14,7 @@ from dyformer.baselines.classifiers import LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.baselines.proximity import PersonalizedPageRank
 from dyformer.baselines.recency import ContactRecency, decayed_contacts
-from dyformer.embedder import LabelledStep
+from dyformer.embedder import LabelledStep, Scorer
 from dyformer.evaluation import labelled_steps, scored_queries
 from dyformer.evaluation.audit import case as audit_case
 from dyformer.evaluation.audit import checks, labels
@@ -43,6 +43,7 @@ HONEST = {
     "Recency": ContactRecency(),
     "Regression": LogisticRegression(),
 }
+REMEMBERING: dict[str, Scorer] = {"last links": EdgeBank(memory="last")}
 LOG = growing_log(num_nodes=60, num_steps=7, num_rows=150)
 
 
@@ -52,7 +53,7 @@ def few_trees(monkeypatch: pytest.MonkeyPatch):
 
 
 def case_of(methods: Mapping[str, Any], graph: DynamicGraph = LOG) -> AuditCase:
-    return AuditCase(graph=graph, until=UNTIL, methods=methods)
+    return AuditCase(graph=graph, until=UNTIL, methods=methods, remembering=REMEMBERING)
 
 
 def outcome(name: str, methods: Mapping[str, Any]) -> Check:
@@ -264,9 +265,7 @@ def snapshots_that_keep_the_first_rows(patch: pytest.MonkeyPatch):
 
 
 def a_memory_that_forgets(patch: pytest.MonkeyPatch):
-    from dyformer.evaluation.audit import controls
-
-    patch.setattr(controls, "EdgeBank", lambda **_: PreferentialAttachment(memory="last"))
+    patch.setitem(REMEMBERING, "last links", PreferentialAttachment(memory="last"))
 
 
 def popularity_of_later_steps(patch: pytest.MonkeyPatch):

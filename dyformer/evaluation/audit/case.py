@@ -54,12 +54,14 @@ class Check:
 class AuditCase:
     """What is audited: methods that know the steps up to `until` of a graph and forecast the next one.
 
-    `methods` are by title. The graph has at least one later step.
+    Methods are by title; `remembering` is the one that ranks the links of the newest step first, and is a control. The
+    graph has at least one later step.
     """
 
     graph: DynamicGraph
     until: int
     methods: Mapping[str, Method]
+    remembering: Mapping[str, Scorer]
     seed: int = 0
     config: GraphConfig = field(default_factory=GraphConfig)
 

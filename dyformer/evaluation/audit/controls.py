@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.baselines.heuristics import EdgeBank
 from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described
 from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.bootstrap import node_resamples
@@ -94,13 +93,14 @@ def planted_check(case: AuditCase, past: PreparedGraph) -> Check:
     again = newest.with_columns(step=pl.col("step") + 1, time=pl.lit(snapshot.start_time, dtype=pl.Int64))
     graph = graph_of(pl.concat([rows, again]), case.graph)
     queries = case.queries(graph, case.until + 1, (case.uniform,))
-    score = EdgeBank(memory="last").fit_pairs(past, ())
+    [(title, method)] = case.remembering.items()
+    score = method.fit_pairs(past, ())
     scored = ScoredQueries(method="", seed=case.seed, queries=queries, score_S=score(*_ends(queries)))
     auc = float(above(scored, case.uniform).mean())
     return Check(
         name="planted rule",
         compared=f"the links of step {case.until} once more at step {case.until + 1}, by a method that remembers them",
-        methods=("EdgeBank (last)",),
+        methods=(title,),
         passed=auc >= PLANTED_AUC,
         detail=f"AUC {auc:.3f}, expected {PLANTED_AUC} and more",
     )

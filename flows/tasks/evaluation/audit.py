@@ -25,7 +25,7 @@ from dyformer.evaluation.event_splits import EventTrial, TooFewEvents, Visibilit
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols.protocol import Log
 from dyformer.evaluation.protocols.tgb import log_of
-from dyformer.experiments.methods import METHODS, Method, Variation, default_methods, own_errors
+from dyformer.experiments.methods import Method, Variation, default_methods, own_errors, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import StepOutOfRange, to_tables
 from dyformer.logs.time_windows import Window
@@ -70,7 +70,8 @@ CHECKS_SCHEMA = pl.Schema(
         "seconds": pl.Float64(),
     }
 )
-DEFAULT_METHODS = (*(title for title, method in METHODS.items() if isinstance(method, Scorer)), "DyFormer")
+REMEMBERING = "EdgeBank (last)"
+DEFAULT_METHODS = (*pair_scorers(on_request=True), "DyFormer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +212,10 @@ def audit_log(
     keys = {"version": lineage.table_version, "until": until, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.artifact("audit", opened.dataset, **keys)
     graph = opened.graph(opened.num_steps, interactions=True)
-    case = AuditCase(graph=graph, until=until, methods=methods, seed=seed, config=experiment.graph)
+    remembering = {REMEMBERING: pair_scorers()[REMEMBERING]}
+    case = AuditCase(
+        graph=graph, until=until, methods=methods, remembering=remembering, seed=seed, config=experiment.graph
+    )
     rows = _timed(
         [_named(audit(case), case), event_checks(opened, seed), audit_store(opened, until, experiment, seed)],
         f"audit {opened.dataset}",
