@@ -24,7 +24,6 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 import dyformer
-from dyformer.embedder import Embedder
 from dyformer.evaluation.bootstrap import interval, node_resamples
 from dyformer.evaluation.rows import means
 from dyformer.experiments.methods import METHODS
@@ -33,6 +32,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.logs.planted import PLANTED, PlantedLog, planted_groups, planted_log
+from dyformer.scoring.interfaces import Embedder
 
 NUM_NEIGHBOURS = 50
 NUM_STEPS = 4  # weeks in which neighbours may become partners

@@ -34,7 +34,7 @@ __all__ = [
     "read_log",
 ]
 
-_MODULES = {"METHODS": "experiments.methods", "Embedder": "embedder", "Scorer": "embedder"}
+_MODULES = {"METHODS": "experiments.methods", "Embedder": "scoring.interfaces", "Scorer": "scoring.interfaces"}
 _MODULES |= dict.fromkeys(("EventModel", "fit_events"), "experiments.event_api")
 
 

@@ -1,7 +1,7 @@
-from dyformer.embedder import Embedder, Scorer
 from dyformer.experiments.api import Graph, Log, Model, evaluate, fit, load, read_log
 from dyformer.experiments.event_api import EventModel, fit_events
 from dyformer.experiments.methods import METHODS
+from dyformer.scoring.interfaces import Embedder, Scorer
 
 __all__ = [
     "METHODS",

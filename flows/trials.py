@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from prefect import flow, tags
 
-from dyformer.embedder import Scorer
 from dyformer.evaluation.protocols import PROTOCOLS, protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.methods import METHODS, Variation
 from dyformer.experiments.settings import Experiment
+from dyformer.scoring.interfaces import Scorer
 from flows.console import print_no_progress, tracked
 from flows.parallel import CLUSTER, done_by_workers, uses_cluster
 from flows.service import TAG

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from dyformer.embedder import Scorer
 from dyformer.evaluation.labelled_steps import labelled_steps
 from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables, one_of
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import known_edges, nodes_known_before
+from dyformer.scoring.interfaces import Scorer
 
 
 class Known(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dyformer.embedder import LabelledNodes, NodeScore
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import LabelledNodes, NodeScore
 from dyformer.scoring.node_head import FEATURES, activity_features, fit_node_head
 
 

@@ -10,11 +10,11 @@ from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 from scipy.special import expit
 
-from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.decoder import fit_decoder, score, strength_scores
 from dyformer.scoring.heads import TreesHead, fit_trees
+from dyformer.scoring.interfaces import LabelledStep, Score
 from dyformer.scoring.labelled_tables import LabelledTable, labelled_tables, pair_features, stacked
 from dyformer.scoring.metrics import auc
 

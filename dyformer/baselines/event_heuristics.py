@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from dyformer.embedder import RankEvents
 from dyformer.graphs.config import STRICT
+from dyformer.scoring.interfaces import RankEvents
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.visible_counts import (
     decayed_popularity,

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from dyformer.embedder import RankEvents
 from dyformer.graphs.config import STRICT
 from dyformer.scoring.event_ranks import chosen_targets, event_ranks, mean_reciprocal_rank
+from dyformer.scoring.interfaces import RankEvents
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.visible_counts import decayed_popularity, last_contacts, move_fractions, query_blocks
 

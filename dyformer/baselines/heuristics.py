@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import LabelledStep, Score
 from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.pair_features import (
     PathScores,

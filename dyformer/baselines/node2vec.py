@@ -10,11 +10,11 @@ from numba import njit
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from dyformer.embedder import Embed
 from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.negative_sampling import noise
 from dyformer.sampling.walks import random_walks
+from dyformer.scoring.interfaces import Embed
 
 NOISE_ENTRIES = 1 << 20  # of a table from which a negative node is drawn in one step, as in word2vec
 LAST_RATE = 1e-4  # fraction of the learning rate below which it does not decay

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
-from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.config import STRICT
 from dyformer.graphs.distances import distance_block
 from dyformer.graphs.pagerank import TABLE_ITERATIONS, chebyshev
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import LabelledStep, Score
 
 BLOCK_NUMBERS = 4_000_000
 """Numbers of one block of rows."""

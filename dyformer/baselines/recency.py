@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import interactions_of
 from dyformer.sampling.pairs import distinct
+from dyformer.scoring.interfaces import LabelledStep, Score
 from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.pair_features import path_scores
 

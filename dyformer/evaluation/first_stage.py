@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import Pairs, is_among
 from dyformer.sampling.ranking_queries import step_pairs
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder
+from dyformer.scoring.interfaces import LabelledStep
 from dyformer.scoring.labelled_tables import labelled_pair_features, pair_features, stacked
 from dyformer.scoring.retrieval import MAX_NODES, Retrieved, retrieve
 

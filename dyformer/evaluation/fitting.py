@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embed, Embedder, LabelledStep, NotFinite, NoVectors
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import Embed, Embedder, LabelledStep, NotFinite, NoVectors
 
 NUM_FITTED = 2  # steps of which FittedOnce keeps vectors
 NUM_OLDER_VECTORS = 1  # older labelled steps with vectors, from which the forecaster learns to read them

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import (
     FORECASTER_WITH,
@@ -36,6 +35,7 @@ from dyformer.sampling.pairs import (
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries, step_pairs
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
+from dyformer.scoring.interfaces import Embedder, LabelledStep, Score, Scorer
 from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.pair_features import find_edges
 from dyformer.scoring.retrieval import MAX_NODES, Retrieved, best_of_nodes

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, LabelledNodes, NodeScore, NodeScorer
 from dyformer.evaluation.fitting import MIN_TRAINED_STEPS, checked_scores, fitted_vectors, rotated
 from dyformer.evaluation.rows import METRICS_SCHEMA, log_rows
 from dyformer.evaluation.scored_pairs import NO_NODE, ScoredPairs, metrics_of
@@ -19,6 +18,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import NodeLabels, first_positives, newest_labels, positive_coverage
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.interfaces import Embedder, LabelledNodes, NodeScore, NodeScorer
 from dyformer.scoring.node_head import FeaturesOf, activity_features, fit_node_head
 
 PROTOCOL = "labels"

@@ -12,7 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation.bootstrap import NodeResamples, node_resamples
 from dyformer.evaluation.fitting import checked_scores
 from dyformer.evaluation.labelled_steps import fitted_scores, sampled_steps, with_retrieved
@@ -32,6 +31,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries
+from dyformer.scoring.interfaces import Embedder, LabelledStep, Score, Scorer
 from dyformer.scoring.metrics import HITS, hits, mean_ranks, ndcg, reciprocal_rank
 
 MIXED = "mixed"

@@ -14,7 +14,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embed, Embedder
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, fitted_vectors, model_steps
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, check_distinct, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import (
@@ -58,6 +57,7 @@ from dyformer.logs.plan import Declared, ReadPlan
 from dyformer.logs.records import as_frame, frame_file
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window
+from dyformer.scoring.interfaces import Embed, Embedder
 from dyformer.scoring.retrieval import MAX_NODES
 from dyformer.training.checkpoint import Progress
 

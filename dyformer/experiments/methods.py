@@ -25,7 +25,6 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, LatestContact
-from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.titles import UnknownMethod, full_title
 from dyformer.extras import MissingExtra, missing, need
@@ -33,6 +32,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.scoring.event_pairs import EventPairForecaster
 from dyformer.scoring.forecaster import Forecaster
+from dyformer.scoring.interfaces import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
 
 if TYPE_CHECKING:
     from dyformer.training.checkpoint import Progress

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.planted import NUM_RECENT, PLANTED, PlantedLog, planted_groups, planted_rows
 from dyformer.sampling.ranking_queries import NUM_PER_FAMILY
+from dyformer.scoring.interfaces import LabelledStep, Score
 
 TIE = 1e-6  # by which equal scores differ
 

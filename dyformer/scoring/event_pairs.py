@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.sampling.pairs import Pairs
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, TooFewPastEvents, fit_on_past
 from dyformer.scoring.heads import Head, fit_scaled_heads, head_from_record, mean_logits, plain_values
+from dyformer.scoring.interfaces import LabelledStep, Score
 from dyformer.scoring.labelled_tables import LabelledTable, check_labelled, digest_of, labelled_table, stacked
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import INDEX, EventState, StateSettings, names

@@ -13,7 +13,6 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.pairs import LinkExamples, NewPartners
 from dyformer.scoring import vector_scores
@@ -26,6 +25,7 @@ from dyformer.scoring.heads import (
     mean_logits,
     plain_values,
 )
+from dyformer.scoring.interfaces import LabelledStep, Score
 from dyformer.scoring.labelled_tables import (
     Inputs,
     LabelledTable,

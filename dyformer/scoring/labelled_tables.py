@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.pairs import LinkExamples, NewPartners, first_half
+from dyformer.scoring.interfaces import LabelledStep
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 PairTable = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.floating]]

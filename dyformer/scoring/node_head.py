@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import LabelledNodes, NodeScore
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import interactions_of
 from dyformer.sampling.pairs import past_pair_keys
 from dyformer.scoring.contact_features import HALF_LIVES
 from dyformer.scoring.decoder import STRENGTHS, fit_decoder, logit, score
+from dyformer.scoring.interfaces import LabelledNodes, NodeScore
 
 FOLDS = 5
 STRENGTH = 0.01  # C where a single node is positive, so that nothing can be chosen by

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from dyformer import InvalidInput
-from dyformer.embedder import NotFinite
 from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import LinkTask, PairBatch, PairSource
 from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
 from dyformer.sampling.seeded import seeded
+from dyformer.scoring.interfaces import NotFinite
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit, named
 from dyformer.training.config import StageConfig
 from dyformer.training.optimizer import Optimizer

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig, ModelSizes
 from dyformer.model.losses import link_loss, normalised_view_loss, ranking_loss, view_loss
@@ -42,6 +41,7 @@ from dyformer.sampling.subgraphs import (
     padded,
     with_each_tensor,
 )
+from dyformer.scoring.interfaces import Embed
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, TrainingDiverged, run_epochs

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dyformer.embedder import Embed, NoVectors
 from dyformer.graphs.prepared_graph import PreparedGraph, with_window
 from dyformer.model.config import ModelConfig
+from dyformer.scoring.interfaces import Embed, NoVectors
 from dyformer.training.checkpoint import Weights
 from dyformer.training.ranks import one_thread
 from dyformer.training.stages import embed

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dyformer.embedder import Embedder, NodeScorer, Ranker
 from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.protocols import PROTOCOLS, UnknownProtocol, protocol_of
 from dyformer.evaluation.protocols.protocol import KINDS, Protocol
@@ -31,6 +30,7 @@ from dyformer.experiments.titles import UnknownMethod, full_title, short_name, s
 from dyformer.experiments.tuning.grids import tuned
 from dyformer.graphs.config import GraphConfig
 from dyformer.logs.datasets import DATASETS
+from dyformer.scoring.interfaces import Embedder, NodeScorer, Ranker
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import digest
 from storage.artifacts.code import source_digest

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment, from_record
@@ -16,6 +15,7 @@ from dyformer.extras import need
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig
+from dyformer.scoring.interfaces import Embed, Embedder, Scorer
 from dyformer.training.checkpoint import Weights, WeightsDoNotFit
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import Lineage, digest, is_complete, lineage_of, open_artifact, read_table

@@ -11,7 +11,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_of, forecast_record
@@ -25,6 +24,7 @@ from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import node_batches
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster
+from dyformer.scoring.interfaces import Embed, Embedder, Scorer
 from dyformer.scoring.vector_spaces import align
 from flows import parallel
 from flows.console import ongoing

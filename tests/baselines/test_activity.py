@@ -7,10 +7,10 @@ import pytest
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.baselines.activity import Activity, ActivityRegression
-from dyformer.embedder import LabelledNodes
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import interactions_of
+from dyformer.scoring.interfaces import LabelledNodes
 from dyformer.scoring.node_head import FEATURES, activity_features
 
 

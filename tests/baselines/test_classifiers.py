@@ -12,11 +12,11 @@ from sklearn.preprocessing import StandardScaler
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
-from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import LinkExamples, first_half
 from dyformer.scoring.decoder import STRENGTHS
+from dyformer.scoring.interfaces import LabelledStep
 from dyformer.scoring.pair_features import prepare_pair_features
 
 Rows = tuple[np.ndarray, ...]  # inputs, labels, weights

@@ -14,11 +14,11 @@ from dyformer.baselines.dysat.method import DySAT
 from dyformer.baselines.evolvegcn.method import EvolveGCN
 from dyformer.baselines.graphsage.method import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
-from dyformer.embedder import Embedder
 from dyformer.evaluation.audit.poisons import graph_of, poisoned, rows_of
 from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, default_methods
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.interfaces import Embedder
 
 TINY: dict[str, Embedder] = {
     "node2vec": Node2Vec(width=16, num_walks=5, walk_length=20, window=5),

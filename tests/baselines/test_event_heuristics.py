@@ -7,7 +7,7 @@ import pytest
 from event_logs import log_of
 
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency, Popularity
-from dyformer.embedder import Ranker
+from dyformer.scoring.interfaces import Ranker
 from dyformer.streams.event_log import EventLog, EventQueries
 
 LOG = log_of([(0, 0, 0), (0, 1, 4), (1, 2, 4), (0, 0, 6), (1, 3, 8), (1, 2, 10), (0, 3, 10), (2, 1, 20)])

@@ -16,9 +16,9 @@ from dyformer.baselines.heuristics import (
     PreferentialAttachment,
     RecentPaths,
 )
-from dyformer.embedder import Scorer
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.interfaces import Scorer
 from dyformer.scoring.pair_features import PairFeatures, PathScores, path_scores
 
 # 0-1 in steps 1, 2 and 3; 1-2 in step 1; 2-3 in step 3

@@ -7,11 +7,11 @@ from ranked_logs import growing_log
 from toy_graphs import toy_graph
 
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, LatestContact, decayed_contacts
-from dyformer.embedder import LabelledStep, Scorer
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.sampling.pairs import LinkExamples
+from dyformer.scoring.interfaces import LabelledStep, Scorer
 
 GRAPH = growing_log()
 NODES = np.arange(25)

@@ -14,7 +14,6 @@ from dyformer.baselines.classifiers import LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.baselines.proximity import PersonalizedPageRank
 from dyformer.baselines.recency import ContactRecency, decayed_contacts
-from dyformer.embedder import LabelledStep, Scorer
 from dyformer.evaluation import labelled_steps, scored_queries
 from dyformer.evaluation.audit import case as audit_case
 from dyformer.evaluation.audit import checks, labels
@@ -32,6 +31,7 @@ from dyformer.sampling import subgraphs
 from dyformer.sampling.pairs import LinkSplit
 from dyformer.scoring import heads
 from dyformer.scoring.decoder import fit_decoder, score
+from dyformer.scoring.interfaces import LabelledStep, Scorer
 from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.pair_features import edge_degree, prepare_pair_features, union_edges
 from dyformer.streams.factorisation import factorise

@@ -10,13 +10,13 @@ from event_logs import random_log
 
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency, Popularity
 from dyformer.baselines.event_mixture import EventMixture
-from dyformer.embedder import Ranker
 from dyformer.evaluation import event_splits as splits
 from dyformer.evaluation.audit import events
 from dyformer.evaluation.audit.events import EVENT_POISONS, NUM_EVENT_CHECKS, EventAuditCase, audit_events
 from dyformer.evaluation.event_splits import EventTrial, Visibility, split_events
 from dyformer.scoring import event_forecaster
 from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.interfaces import Ranker
 from dyformer.streams import event_state
 from dyformer.streams.event_log import EventLog, EventQueries
 

@@ -1,8 +1,8 @@
 """The order of cost has every method without vectors, each once."""
 
-from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.promotion import FORECASTER_WITHOUT, ORDER, cost, has_vectors, is_simple
 from dyformer.experiments.methods import METHODS
+from dyformer.scoring.interfaces import Embedder, Scorer
 
 
 def test_every_scorer_has_its_class_once():

@@ -10,7 +10,6 @@ from polars.testing import assert_frame_equal
 from ranked_logs import growing_log
 
 import dyformer.evaluation.forecasts.forecast as module
-from dyformer.embedder import Embed, LabelledStep, NoVectors, Score
 from dyformer.evaluation import first_stage
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, Links, fit_forecast
@@ -28,6 +27,7 @@ from dyformer.scoring import heads
 from dyformer.scoring.calibration import fit_calibration
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
+from dyformer.scoring.interfaces import Embed, LabelledStep, NoVectors, Score
 from dyformer.scoring.link_features import names, prepare_link_features
 from dyformer.scoring.pair_features import PairFeatures
 from dyformer.scoring.reasons import kind_of, reason

@@ -11,7 +11,6 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from toy_graphs import Edges, toy_graph
 
 from dyformer.baselines.activity import Activity, ActivityRegression
-from dyformer.embedder import Embed, LabelledNodes, NodeScore
 from dyformer.evaluation.node_classification import (
     COUNTS_AND,
     PROTOCOL,
@@ -27,6 +26,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import NodeLabels, first_positives, newest_labels
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.scoring.interfaces import Embed, LabelledNodes, NodeScore
 
 NUM_USERS, NUM_STEPS = 60, 6
 

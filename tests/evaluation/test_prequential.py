@@ -9,7 +9,6 @@ from ranked_logs import growing_log
 from toy_graphs import toy_graph
 
 from dyformer.baselines.classifiers import BoostedTrees
-from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation import first_stage
 from dyformer.evaluation import labelled_steps as module
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
@@ -29,6 +28,7 @@ from dyformer.graphs.snapshots import DynamicGraph, Snapshot, prefix
 from dyformer.sampling.pairs import LinkExamples, NewPartners, TooFewLinks
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, ranking_queries
 from dyformer.scoring.forecaster import Forecaster
+from dyformer.scoring.interfaces import Embed, Embedder, LabelledStep, Score, Scorer
 
 GRAPH, STEP = growing_log(num_steps=7), 6
 SCORERS = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}

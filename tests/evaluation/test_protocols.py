@@ -8,7 +8,6 @@ from published_logs import published_events
 from toy_graphs import random_graph, toy_graph, with_snapshots
 
 from dyformer.baselines.classifiers import BoostedTrees
-from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, model_steps, rotated
 from dyformer.evaluation.protocols import paper
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
@@ -20,6 +19,7 @@ from dyformer.logs.datasets import DATASETS
 from dyformer.sampling.pairs import TooFewLinks, evaluated_steps, first_half, paper_examples
 from dyformer.scoring import heads
 from dyformer.scoring.forecaster import Forecaster
+from dyformer.scoring.interfaces import Embed, LabelledStep, Score, Scorer
 from dyformer.scoring.metrics import auc
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 

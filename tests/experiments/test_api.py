@@ -17,7 +17,6 @@ from toy_protocol import PROTOCOL as TOY
 
 import dyformer
 from dyformer import Graph, Model
-from dyformer.embedder import Embed, LabelledStep, Score
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.experiments import api
@@ -27,6 +26,7 @@ from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_g
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows, UnreadableTime
 from dyformer.logs.synthetic import generated_log
 from dyformer.sampling.ranking_queries import FAMILIES, ranking_queries
+from dyformer.scoring.interfaces import Embed, LabelledStep, Score
 
 pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 

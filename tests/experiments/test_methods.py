@@ -14,7 +14,6 @@ import pytest
 from event_logs import random_log
 from toy_graphs import random_graph
 
-from dyformer.embedder import Embedder, Ranker, Scorer
 from dyformer.evaluation.forecasts.stored_forecast import BASELINES
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
@@ -33,6 +32,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import known_titles, split_names, written_titles
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.interfaces import Embedder, Ranker, Scorer
 from dyformer.training.stages import DyFormerEmbedder
 from flows.tasks.evaluation import audit
 from flows.tasks.methods import (
@@ -109,7 +109,10 @@ def test_a_title_may_be_written_in_any_case_and_shortened(name: str, title: str)
         ("mine:", "'mine:' is not the address of a method: expected package.module:Class"),
         (":Mine", "expected package.module:Class"),
         ("nowhere_at_all.mine:Mine", "the module nowhere_at_all.mine cannot be imported: No module named"),
-        ("dyformer.embedder:Mine", "the module dyformer.embedder has no 'Mine'; its classes: .*Embedder"),
+        (
+            "dyformer.scoring.interfaces:Mine",
+            "the module dyformer.scoring.interfaces has no 'Mine'; its classes: .*Embedder",
+        ),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_allowed_ones(name: str, message: str):

@@ -12,10 +12,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import dyformer
-from dyformer.embedder import Embed, LabelledStep, Score
 from dyformer.experiments import api, saved_models
 from dyformer.experiments.methods import Variation
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import Embed, LabelledStep, Score
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import Embed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,6 @@ from dyformer.baselines.dysat.method import DySAT
 from dyformer.baselines.evolvegcn.method import EvolveGCN
 from dyformer.baselines.graphsage.method import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
-from dyformer.embedder import Embed
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.cost import peak_gigabytes
 from dyformer.evaluation.protocols.protocol import wanted_steps
@@ -43,6 +42,7 @@ from dyformer.experiments.studies.studies import STUDIES, Study, study_of
 from dyformer.experiments.studies.study_tables import Setup, StudyTable
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.datasets import DATASETS
+from dyformer.scoring.interfaces import Embed
 from flows.commands.benchmark import tables_of, with_cap
 from flows.commands.studies import plots, run_study, setup_of
 from flows.console import QUIET, ongoing, tracked

@@ -8,9 +8,9 @@ import pytest
 from event_logs import log_of as small_log
 from slow_events import partners_of, random_log, rows_of, strict_queries
 
-from dyformer.embedder import Ranker
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
 from dyformer.scoring.event_tables import NUM_NEGATIVES, FitTables, fit_tables
+from dyformer.scoring.interfaces import Ranker
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.event_state import INDEX, EventState, StateSettings
 

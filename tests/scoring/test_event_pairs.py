@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-from dyformer.embedder import Score
 from dyformer.evaluation.labelled_steps import labelled_steps
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -17,6 +16,7 @@ from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, interaction
 from dyformer.logs.time_windows import Window
 from dyformer.scoring import event_pairs, heads
 from dyformer.scoring.event_pairs import COUNTED, EventPairForecaster, EventPairScore, FittedEventPairs, score_as_of
+from dyformer.scoring.interfaces import Score
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import FEATURES, INDEX
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from toy_graphs import random_graph
 
-from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import NewPartners, joined, paper_examples
 from dyformer.scoring import forecaster
 from dyformer.scoring.forecaster import Forecaster, ForecasterScore
 from dyformer.scoring.heads import TreesHead, fit_scaled_heads
+from dyformer.scoring.interfaces import LabelledStep
 from dyformer.scoring.labelled_tables import labelled_table
 from dyformer.scoring.link_features import GROUPS, groups, names
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES

@@ -7,11 +7,11 @@ import pytest
 from scipy.special import expit
 from toy_graphs import random_graph
 
-from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.sampling.pairs import NewPartners, joined, paper_examples
 from dyformer.scoring import forecaster
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
+from dyformer.scoring.interfaces import LabelledStep
 from dyformer.scoring.labelled_tables import LabelledTable, new_partner_table
 from dyformer.scoring.link_features import names, prepare_link_features
 from dyformer.scoring.new_partners import FEWEST_GROUPS, fit_new_partners, recent_activity, with_products

@@ -9,10 +9,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from toy_graphs import toy_graph
 
-from dyformer.embedder import LabelledNodes
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.scoring.decoder import STRENGTHS
+from dyformer.scoring.interfaces import LabelledNodes
 from dyformer.scoring.node_head import FOLDS, STRENGTH, chosen_strength, fit_node_head
 
 GRAPH = toy_graph([(0, 1), (2, 39)], [(0, 1)], [(1, 2)])

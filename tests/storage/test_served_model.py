@@ -24,12 +24,12 @@ from packed_rankings import log_rows, packed, ranking_of
 from ranked_logs import growing_log
 
 import dyformer
-from dyformer.embedder import Embed
 from dyformer.evaluation.forecasts.forecast import Forecast, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_record, history_tables
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.scoring.interfaces import Embed
 from dyformer.scoring.live_ranking import LiveRanking
 from dyformer.scoring.packed_ranking import PackedRanking
 from storage.layout import Layout

@@ -17,10 +17,10 @@ from dyformer.baselines.dyngem.method import DynGEM
 from dyformer.baselines.dysat.method import DySAT
 from dyformer.baselines.evolvegcn.method import EvolveGCN
 from dyformer.baselines.graphsage.method import GraphSAGE
-from dyformer.embedder import Embedder
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.model.config import ModelConfig
 from dyformer.sampling.seeded import seeded
+from dyformer.scoring.interfaces import Embedder
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.stages import DyFormerEmbedder
 

@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from dyformer.embedder import Embed
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import Embed
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation.fitting import FittedOnce, fitted_vectors
 from dyformer.evaluation.labelled_steps import fitted_scores
 from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, scored_queries
@@ -21,6 +20,7 @@ from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import LinkExamples, NewPartners, Pairs, evaluated_steps, joined, paper_examples
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
+from dyformer.scoring.interfaces import Embedder, LabelledStep, Score, Scorer
 from dyformer.scoring.link_features import prepare_link_features
 from dyformer.scoring.new_partners import recent_activity
 

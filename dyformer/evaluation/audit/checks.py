@@ -12,7 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embedder, LabelledStep, Scorer
 from dyformer.evaluation.audit.case import (
     NUM_TARGETS,
     AuditCase,
@@ -35,6 +34,7 @@ from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
+from dyformer.scoring.interfaces import Embedder, LabelledStep, Scorer
 
 ROUNDING = 1e-9  # of the spread of a method's scores: matrices of other sizes are multiplied in another order
 RENUMBERED_ROUNDING = 1e-5  # link features are 32-bit numbers

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import Ranker, RankEvents
 from dyformer.evaluation.audit.case import Check, Results, described, differing
 from dyformer.evaluation.event_splits import SPLITS, EventTrial, Split, sampled_negatives
 from dyformer.logs.time_windows import fixed_duration
+from dyformer.scoring.interfaces import Ranker, RankEvents
 from dyformer.streams.event_log import EventLog, EventQueries
 
 NUM_QUERIES = 200  # of a check, spread over validation and test

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import LabelledStep, Score, Scorer
 from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described
 from dyformer.evaluation.audit.controls import STANDARD_ERRORS, above, links_of
 from dyformer.evaluation.fitting import OLDER_STEP_WEIGHT
@@ -21,6 +20,7 @@ from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import LinkExamples, NewPartners, evaluated_steps, is_among, pair_keys
 from dyformer.sampling.ranking_queries import ranking_queries
+from dyformer.scoring.interfaces import LabelledStep, Score, Scorer
 from dyformer.scoring.metrics import auc
 
 WORLD_NODES, WORLD_STEPS, WORLD_LINKS = 60, 6, 40

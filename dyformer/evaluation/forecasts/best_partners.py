@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import checked_scores
@@ -20,6 +19,7 @@ from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import is_among, nodes_known_before
 from dyformer.sampling.ranking_queries import step_pairs
+from dyformer.scoring.interfaces import Score
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
 PUBLISHED = "published"

@@ -15,7 +15,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embedder, LabelledStep, NoVectors, Score, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, checked_scores
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
@@ -25,6 +24,7 @@ from dyformer.sampling.pairs import Pairs, TooFewLinks
 from dyformer.scoring.calibration import Calibration, fit_calibration
 from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.forecaster import ForecasterScore
+from dyformer.scoring.interfaces import Embedder, LabelledStep, NoVectors, Score, Scorer
 from dyformer.scoring.retrieval import MAX_NODES, Retrieved, best_of_nodes
 
 Links = Literal["all", "new", "repeat"]

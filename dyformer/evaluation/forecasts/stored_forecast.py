@@ -13,7 +13,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.evaluation.forecasts.forecast import Forecast
 from dyformer.evaluation.labelled_steps import labelled_steps
@@ -26,6 +25,7 @@ from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.event_pairs import EventPairScore, FittedEventPairs, score_as_of
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
 from dyformer.scoring.heads import plain_values, with_arrays
+from dyformer.scoring.interfaces import Embedder, Scorer
 
 BASELINES = "dyformer.baselines."
 HISTORY_TABLES = ("edges", "steps", "nodes", "interactions")

@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 
 from dyformer import InvalidInput
-from dyformer.embedder import EPOCHS, Embedder, Stage
 from dyformer.evaluation.protocols.paper import possible_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.scoring.interfaces import EPOCHS, Embedder, Stage
 
 NUM_MORE = 2  # epochs by which two trainings differ, whose difference is the time of these epochs alone
 VALUES = {

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS, model_steps
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.forecasts.forecast import fit_forecast
@@ -20,6 +19,7 @@ from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.interfaces import Embedder, Scorer
 
 
 class Known(NamedTuple):

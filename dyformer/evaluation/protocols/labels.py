@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embedder, NodeScorer
 from dyformer.evaluation.fitting import MIN_TRAINED_STEPS
 from dyformer.evaluation.node_classification import (
     PROTOCOL as NAME,
@@ -21,6 +20,7 @@ from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, R
 from dyformer.evaluation.scored_pairs import from_table, to_table
 from dyformer.graphs.interactions import NodeLabels
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.interfaces import Embedder, NodeScorer
 
 LABELLED = "users with a first positive label in the next step"
 PERCENT: Mapping[str, Any] = {"scale": 100.0, "digits": 2, "missing": None}

@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import LabelledStep, Score, Scorer
 from dyformer.evaluation.bootstrap import node_resamples
 from dyformer.evaluation.fitting import NUM_OLDER_STEPS, checked_scores
 from dyformer.evaluation.labelled_steps import TRAINING_SEED, distinct_examples, has_labelled_steps, sampled_steps
@@ -24,6 +23,7 @@ from dyformer.logs.counts import counted
 from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import LinkExamples, distinct, is_among, ordered_keys, pair_keys
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
+from dyformer.scoring.interfaces import LabelledStep, Score, Scorer
 
 WEEKS = "calendar 1w"  # from Monday on, as ROLAND divides the log
 HELD_OUT_FRACTION = 0.1

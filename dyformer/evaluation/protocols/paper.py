@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, LabelledStep, Scorer
 from dyformer.evaluation.fitting import (
     FORECASTER_WITH,
     NUM_OLDER_STEPS,
@@ -29,6 +28,7 @@ from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph
 from dyformer.sampling.pairs import LinkSplit, evaluated_steps, first_of_each_kind, joined, paper_examples
 from dyformer.scoring.decoder import fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
+from dyformer.scoring.interfaces import Embedder, LabelledStep, Scorer
 
 PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "rds": {

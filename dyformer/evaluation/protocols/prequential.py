@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, model_steps
 from dyformer.evaluation.forecasts.best_partners import (
     PUBLISHED,
@@ -39,6 +38,7 @@ from dyformer.evaluation.scored_queries import (
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, prefix
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables, queries_to_tables, ranking_queries
+from dyformer.scoring.interfaces import Embedder, Scorer
 from dyformer.scoring.metrics import HITS
 from dyformer.scoring.retrieval import Retrieved
 

@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embedder, NodeScorer, Ranker, Scorer, Stage
 from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import NodeLabels
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph, StepOutOfRange
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.time_windows import TimeUnit, Window
+from dyformer.scoring.interfaces import Embedder, NodeScorer, Ranker, Scorer, Stage
 
 Unit = int | str
 """What is evaluated at a time: a step, a week, or the name of a split."""
@@ -218,7 +218,7 @@ class Protocol:
     name: str
     sentence: str  # in the help of the command
     heading: str  # of its part of a report
-    methods: tuple[type, ...]  # interfaces of dyformer.embedder that it evaluates
+    methods: tuple[type, ...]  # those of dyformer.scoring.interfaces that it evaluates
     units: Callable[[Log], Sequence[Unit]]  # that can be evaluated; raises ValueError where a log has none
     need: str  # of a unit, for the message where one cannot be evaluated
     trial: Callable[[Job], Any]  # what all methods of a job get

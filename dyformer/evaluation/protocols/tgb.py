@@ -12,7 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
-from dyformer.embedder import Ranker, RankEvents
 from dyformer.evaluation.bootstrap import node_resamples
 from dyformer.evaluation.event_splits import (
     SPLITS,
@@ -31,6 +30,7 @@ from dyformer.evaluation.rows import Cell as Metric
 from dyformer.evaluation.rows import Measured, Run, log_rows, means, metric_rows
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
 from dyformer.scoring.event_ranks import event_ranks
+from dyformer.scoring.interfaces import Ranker, RankEvents
 from dyformer.streams.event_log import EventLog, event_log_of
 
 NAME = "tgb"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dyformer import InvalidInput
-from dyformer.embedder import Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.node_classification import COUNTS_AND
 from dyformer.evaluation.protocols import protocol_of
@@ -24,6 +23,7 @@ from dyformer.experiments.methods import (
 )
 from dyformer.experiments.tuning.grids import tuned
 from dyformer.logs.planted import PLANTED
+from dyformer.scoring.interfaces import Scorer
 
 PaperTable = Mapping[str, Mapping[str, tuple[float | None, ...]]]
 """Values of the columns by dataset, then by row: Micro and Macro AUC, or what a training took."""

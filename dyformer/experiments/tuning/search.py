@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 
 from dyformer import InvalidInput
-from dyformer.embedder import Embedder
 from dyformer.evaluation.fitting import fitted_vectors
 from dyformer.evaluation.protocols.paper import Trial, decoded_scores
 from dyformer.experiments.tuning.grids import Settings
@@ -24,6 +23,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of, snapshots_of
 from dyformer.graphs.windows import Windows
 from dyformer.sampling.pairs import evaluated_steps
+from dyformer.scoring.interfaces import Embedder
 from dyformer.scoring.metrics import auc
 
 

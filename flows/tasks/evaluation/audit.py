@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dyformer.embedder import Ranker, Scorer
 from dyformer.evaluation.audit.case import AuditCase, Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS, audit
 from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS, EventAuditCase, audit_events
@@ -29,6 +28,7 @@ from dyformer.experiments.methods import Method, Variation, default_methods, own
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import StepOutOfRange, to_tables
 from dyformer.logs.time_windows import Window
+from dyformer.scoring.interfaces import Ranker
 from flows.console import tracked
 from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.ingest import ingest_log

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from dyformer.embedder import RankEvents
 from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.forecasts import backtestable_steps
@@ -19,6 +18,7 @@ from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.snapshots import StepOutOfRange
 from dyformer.sampling.pairs import TooFewLinks
 from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.interfaces import RankEvents
 from dyformer.streams.event_log import EventLog, EventQueries
 from flows.console import ongoing
 from flows.tasks.evaluation.measure import protocol_record

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyformer import InvalidInput
-from dyformer.embedder import Scorer
 from dyformer.evaluation.config import PromotionConfig
 from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.promotion import Decision, Gain, decide
@@ -17,6 +16,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import OldSettings
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.sampling.ranking_queries import RankingQueries
+from dyformer.scoring.interfaces import Scorer
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.evaluation.evaluate import Group, Posed, evaluate
 from flows.tasks.evaluation.measure import read_queries

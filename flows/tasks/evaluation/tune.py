@@ -7,12 +7,12 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.embedder import Embedder, NotFinite
 from dyformer.evaluation.protocols.protocol import first_evaluated_step
 from dyformer.experiments.methods import METHODS, Variation, capped
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.tuning.grids import with_settings
 from dyformer.experiments.tuning.search import PastSteps, macro_auc, past_steps
+from dyformer.scoring.interfaces import Embedder, NotFinite
 from flows.tasks.made import made
 from flows.tasks.methods import record_of
 from flows.tasks.models import method_code

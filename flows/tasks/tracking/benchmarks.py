@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from dyformer.embedder import NodeScorer
 from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.node_classification import COUNTS_AND
 from dyformer.evaluation.protocols import protocol_of
@@ -14,6 +13,7 @@ from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.methods import Method, changes_of, settings_of
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import printed_tables, units_of
+from dyformer.scoring.interfaces import NodeScorer
 from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.measure import read_beside, read_metrics
 from flows.tasks.made import made

@@ -16,7 +16,6 @@ import pytest
 from event_logs import log_of, random_log, wikipedia_log
 
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency
-from dyformer.embedder import Ranker
 from dyformer.evaluation import event_splits as splits_module
 from dyformer.evaluation.event_splits import (
     SPLITS,
@@ -31,6 +30,7 @@ from dyformer.evaluation.protocols import tgb
 from dyformer.evaluation.protocols.protocol import chosen_units
 from dyformer.evaluation.protocols.tgb import RANKS_SCHEMA, ROWS_SCHEMA, metrics_of_ranks, ranked_events
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
+from dyformer.scoring.interfaces import Ranker
 
 LOG = random_log()
 HALVES = log_of([(0, 0, time // 2) for time in range(40)])  # two events at each of 20 times

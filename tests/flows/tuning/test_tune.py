@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 
 import flows.tune
-from dyformer.embedder import Embed
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.tuning import grids
 from dyformer.experiments.tuning.search import Tried
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.interfaces import Embed
 from flows.cli import main
 from flows.commands.tune import _table
 from flows.tasks.evaluation.tune import steps_to_tune_on, tune_trial, tuning_score
