@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dyformer import InvalidInput
-from dyformer.extras import need
+from dyformer.experiments.extras import need
 from storage.artifacts.artifact import PENDING
 from storage.artifacts.code import PACKAGES, bytes_digest
 from storage.bytes import files

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NoReturn
 
 from dyformer import DyformerError
-from dyformer.extras import missing
+from dyformer.experiments.extras import missing
 from flows.console import printable
 from flows.tasks.reading_options import on_command_line
 from storage.tracking.addresses import without_password

@@ -15,7 +15,7 @@ assert dyformer.fit(graph, method="node2vec").vectors().height
 for method in ("DyFormer", "GraphSAGE", "EvolveGCN-O"):
     try:
         dyformer.fit(graph, method=method)
-    except dyformer.extras.MissingExtra as error:
+    except dyformer.experiments.extras.MissingExtra as error:
         assert str(error) == "this needs the package torch, which is not installed: pip install 'dyformer[model]'"
     else:
         raise AssertionError(method)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from core_programs import API, COMMANDS, core_commands
 
-from dyformer.extras import EXTRAS
+from dyformer.experiments.extras import EXTRAS
 
 pytestmark = pytest.mark.bare
 

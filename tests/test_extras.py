@@ -12,7 +12,7 @@ import pytest
 from core_programs import API, COMMANDS, core_commands
 from packaging.requirements import Requirement
 
-from dyformer.extras import EXTRAS, MissingExtra, missing, need
+from dyformer.experiments.extras import EXTRAS, MissingExtra, missing, need
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKED = sorted(EXTRAS)

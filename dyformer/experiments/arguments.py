@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from dyformer import DyformerError, InvalidInput
-from dyformer.extras import need
+from dyformer.experiments.extras import need
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import LogNotFound
 from dyformer.logs.records import text_series

@@ -25,9 +25,9 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, LatestContact
+from dyformer.experiments.extras import MissingExtra, missing, need
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.titles import UnknownMethod, full_title
-from dyformer.extras import MissingExtra, missing, need
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.scoring.event_pairs import EventPairForecaster

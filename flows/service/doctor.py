@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from packaging.requirements import Requirement
 
-from dyformer.extras import MissingExtra
+from dyformer.experiments.extras import MissingExtra
 from dyformer.logs.counts import counted
 from flows.cluster import ClusterUnusable, node_checks
 from flows.service.dead_runs import PAGE, active_runs, all_pages, ended_among, late_runs, silent_runs

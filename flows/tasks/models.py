@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce
+from dyformer.experiments.extras import need
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment, from_record
-from dyformer.extras import need
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig

@@ -477,7 +477,7 @@ def test_a_node_with_other_code_whose_workers_yield_to_others_is_refused(
 ):
     for package in ("dyformer", "storage", "flows"):
         shutil.copytree(ROOT / package, tmp_path / "other" / package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "other" / "dyformer" / "extras.py").open("a") as stream:
+    with (tmp_path / "other" / "dyformer" / "experiments" / "extras.py").open("a") as stream:
         stream.write("\nCHANGED = True\n")
     monkeypatch.chdir(tmp_path)  # Ray's workers search the driver's working directory first
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "driver.py")])  # and that of its script

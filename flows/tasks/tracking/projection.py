@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from filelock import Timeout
 
-from dyformer.extras import is_installed, missing
+from dyformer.experiments.extras import is_installed, missing
 from storage.artifacts.artifact import ArtifactMissing, digest
 from storage.bytes.files import make_folder
 from storage.bytes.objects import StoreUnreachable

@@ -337,7 +337,7 @@ def that_does_not_respond() -> None:
 
 def test_a_cluster_without_ray_is_a_finding_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
-    monkeypatch.setattr("dyformer.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("dyformer.experiments.extras.find_spec", lambda name: None)
     found = next(doctor.findings("head:6379"))
     assert (found.check, found.outcome) == ("Ray", "wrong")
     assert (found.detail, found.remedy) == (
