@@ -43,7 +43,7 @@ from dyformer.sampling.subgraphs import (
 )
 from dyformer.scoring.interfaces import Embed
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
-from dyformer.training.config import FinetuneConfig, PretrainConfig
+from dyformer.training.config import FinetuneConfig, PretrainConfig, StageConfig
 from dyformer.training.loop import Stage, TrainingDiverged, run_epochs
 from dyformer.training.ranks import Rank, fixed_order, one_thread
 
@@ -120,9 +120,7 @@ def _check_history(graph: PreparedGraph) -> None:
         )
 
 
-def pair_source(
-    graph: PreparedGraph, model_config: ModelConfig, config: PretrainConfig | FinetuneConfig, seed: int
-) -> PairSource:
+def pair_source(graph: PreparedGraph, model_config: ModelConfig, config: StageConfig, seed: int) -> PairSource:
     """Give the source of a stage's batches; both stages hold out the same edges."""
     num_history_links = 0
     if isinstance(config, PretrainConfig) and config.id_weight > 0 and model_config.id_width > 0:

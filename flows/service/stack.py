@@ -21,6 +21,7 @@ from urllib.request import urlopen
 from filelock import FileLock, Timeout
 
 from dyformer import InvalidInput
+from flows.service.deployments import POOL
 from flows.service.listening import listening, port_of
 from flows.service.mlflow_server import DATABASE
 from flows.service.processes import MARK, Service, ServiceFailed, Stopping, end_marked, end_with, marked, wait_for_end
@@ -46,7 +47,6 @@ from storage.tracking.addresses import without_password
 
 HOST = "127.0.0.1"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
-POOL = "dyformer-cpu"
 SECONDS_TO_START = 180.0
 SECONDS_FOR_SERVERS = 10.0
 MOST_STARTS = 5  # of one service in QUIET_SECONDS, before the stack gives up
