@@ -123,7 +123,8 @@ def test_a_damaged_record_is_named_and_restored_from_its_copy(layout: Layout, da
     replace_champion(layout, "chat", RECORD, None)
     damage(Path(layout.champion("chat")))
     for read in (read_champion, update_copy):
-        with pytest.raises(RecordDamaged, match=r"champion.json .*: `dyformer verify chat --repair` restores it, or removes"):
+        repair = r"champion.json .*: `dyformer verify chat --repair` restores it, or removes"
+        with pytest.raises(RecordDamaged, match=repair):
             read(layout, "chat") if Path(layout.champion("chat")).exists() else read_champion(layout, "chat")
     assert champion_problems(layout, "chat")[1] is None  # a damaged record is never copied
     repair_champion(layout, "chat")
