@@ -135,7 +135,7 @@ def counts_line(counts: dict[str, Any]) -> str:
     """Format the number of rows read by an ingest, and the number that became events; without any, those of before."""
     from storage.events.versions import COUNTS  # late, because it imports Polars
 
-    before, comments, alike = counts["before"], counts["num_comments"], counts.get("num_alike", 0)
+    before, comments, alike = counts["before"], counts["num_comments"], counts["num_alike"]
     num_files, num_new = before["num_files"], counts["num_read"] - before["num_read"]
     were = "was" if before["num_read"] == 1 else "were"
     files = f"{counted(before['num_read'], 'row')} of {counted(num_files, 'file')} {were} read before"

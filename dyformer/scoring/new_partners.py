@@ -40,8 +40,7 @@ class NewPartnerRanker:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "NewPartnerRanker":
         """Read the values of `record`."""
-        earlier = {"weight": 0.5}  # of a ranker whose record has no word of it
-        return cls(**{**earlier, **record, "trees": TreesHead(text=record["trees"])})
+        return cls(**{**record, "trees": TreesHead(text=record["trees"])})
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON."""

@@ -34,14 +34,13 @@ def runs_page(uri: str) -> str:
     return f"{pages}/{experiments[0].experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
 
 
-def run_page(uri: str, run: str, experiment: str | None) -> str | None:
+def run_page(uri: str, run: str, experiment: str) -> str | None:
     """Address of the page of a run of an experiment, without a password; None if MLflow is not a server.
 
-    Without the experiment, MLflow opens the run beside the traces of a language model, of which there are none.
     Where browsers reach the server by another address than its clients, that is in the variable DYFORMER_MLFLOW_PAGES.
     """
     parts = urlsplit(without_password(os.environ.get("DYFORMER_MLFLOW_PAGES") or uri))
     if parts.scheme not in ("http", "https"):
         return None
-    page = f"runs/{run}" if experiment is None else f"experiments/{experiment}/runs/{run}?workflowType=machine_learning"
+    page = f"experiments/{experiment}/runs/{run}?workflowType=machine_learning"
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/#/{page}"

@@ -194,7 +194,7 @@ def tracking_of(address: str) -> dict[str, Any]:
 
 
 def where(tracker: Tracker, mark: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Say where a result is in MLflow, by its mark, as `tracking_of` does; earlier marks have no experiment."""
+    """Say where a result is in MLflow, by its mark, as `tracking_of` does."""
     unsent = {"problem": tracker.problem or "it was not sent yet"}
     result = {"experiment": None, "run": None, "model_version": None, **unsent}
     marked = {} if mark is None else {"problem": None, **{name: mark[name] for name in result if name in mark}}

@@ -32,7 +32,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 def tracked(layout: Layout, **changes: object) -> dict[str, Any]:
     """Make the record of a run at the present address, as if MLflow had taken it."""
-    return {**where(open_tracker(layout), {"run": "abc"}), **changes}
+    return {**where(open_tracker(layout), {"run": "abc", "experiment": "7"}), **changes}
 
 
 def commands(tracking: dict[str, Any]) -> list[str]:
@@ -66,11 +66,9 @@ def test_the_next_command_lists_each_pair_once(ends: dict[str, bool], pairs: lis
 
 def test_next_command_opens_the_page_of_the_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     page = 'open "http://127.0.0.1:5000/#/experiments/7/runs/abc?workflowType=machine_learning"'
-    assert commands(tracked(layout, experiment="7")) == ["dyformer ui", page]
-    earlier = 'open "http://127.0.0.1:5000/#/runs/abc"'  # of a mark of before the experiment was a part of it
-    assert commands(tracked(layout)) == ["dyformer ui", earlier]
+    assert commands(tracked(layout)) == ["dyformer ui", page]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    assert commands(tracked(layout, experiment="7")) == [page]
+    assert commands(tracked(layout)) == [page]
     assert commands(tracked(layout, problem="it is away")) == []
 
 
@@ -83,7 +81,7 @@ def test_record_and_next_commands_of_a_run_have_no_password(
     assert tracking["tracker"] == address.replace("me:canary@", "")
     assert "canary" not in json.dumps(tracking)
     page = {
-        SERVER: 'open "http://127.0.0.1:9/#/runs/abc"',
+        SERVER: 'open "http://127.0.0.1:9/#/experiments/7/runs/abc?workflowType=machine_learning"',
         DATABASE: "dyformer ui",
     }
     assert commands(tracking)[0] == page[address]

@@ -111,9 +111,6 @@ def test_a_ranker_keeps_the_weight_it_was_registered_with(fitted: FittedForecast
     heads, ranked = fitted.head_logits(inputs), fitted.new_partners.logits(inputs, recent)
     expected = np.where(inputs[:, 0] == 0, 0.75 * heads + 0.25 * ranked, heads)
     np.testing.assert_allclose(FittedForecaster.from_record(other).logits(inputs, recent), expected)
-    del record["new_partners"]["weight"]  # one of before the weight was recorded
-    expected = np.where(inputs[:, 0] == 0, (heads + ranked) / 2, heads)
-    np.testing.assert_allclose(FittedForecaster.from_record(record).logits(inputs, recent), expected)
 
 
 def test_a_score_is_that_of_its_pair_alone_with_the_activity_of_its_target(fitted: FittedForecaster, monkeypatch):

@@ -40,9 +40,8 @@ def test_address_names_the_experiment_that_changed_last_and_its_view(tracker: Tr
 
 
 def test_page_of_a_run_is_that_of_a_server_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_page("sqlite:////data/mlflow.db", "abc", None) is None
-    assert run_page("http://me:secret@mlflow:5000/", "abc", None) == "http://mlflow:5000/#/runs/abc"
-    own = "http://mlflow:5000/#/experiments/7/runs/abc?workflowType=machine_learning"
-    assert run_page("http://mlflow:5000", "abc", "7") == own
+    assert run_page("sqlite:////data/mlflow.db", "abc", "7") is None
+    own = "/#/experiments/7/runs/abc?workflowType=machine_learning"
+    assert run_page("http://me:secret@mlflow:5000/", "abc", "7") == f"http://mlflow:5000{own}"
     monkeypatch.setenv("DYFORMER_MLFLOW_PAGES", "https://me:secret@ml.example/mlflow")
-    assert run_page("http://mlflow:5000", "abc", None) == "https://ml.example/mlflow/#/runs/abc"
+    assert run_page("http://mlflow:5000", "abc", "7") == f"https://ml.example/mlflow{own}"
