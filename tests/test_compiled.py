@@ -27,7 +27,8 @@ def modules_read(text: str) -> set[str]:
     tree, read = ast.parse(text), set()
     for function in tree.body:
         if isinstance(function, ast.FunctionDef) and any(COMPILED in ast.unparse(d) for d in function.decorator_list):
-            read |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+            body = ast.Module(function.body, [])  # a decorator is no formula
+            read |= {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
     return {
         each.module
         for each in tree.body

@@ -206,7 +206,7 @@ def columns_of(log: EventLog) -> Columns:
 
 
 def _uniform(array: NDArray) -> NDArray:
-    # Contiguous and read-only, because numba compiles each layout anew: half a minute for the kernels of rows.
+    # Contiguous and read-only, because numba compiles each layout anew: many seconds for the kernels of rows.
     uniform = np.ascontiguousarray(array).view()
     uniform.flags.writeable = False
     return uniform

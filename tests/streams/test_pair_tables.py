@@ -1,6 +1,11 @@
 import numpy as np
+from numba import njit
 
 from dyformer.streams.kernels import tables
+
+find, find_unordered = njit(tables.find), njit(tables.find_unordered)
+touch, touch_unordered = njit(tables.touch), njit(tables.touch_unordered)
+other_and_older = njit(tables.other_and_older)
 
 
 def _table(num_rows: int) -> tables.PairTable:
@@ -11,9 +16,9 @@ def test_a_table_is_nearly_full_when_a_quarter_or_what_may_come_is_not_free() ->
     table = tables.with_room(_table(1), 8)
     for column in range(6):
         assert not tables.is_nearly_full(table, 0)
-        tables.touch(table, 0, column, column, np.zeros(4))
+        touch(table, 0, column, column, np.zeros(4))
     assert [tables.is_nearly_full(table, num_more) for num_more in (0, 2, 3)] == [False, False, True]
-    tables.touch(table, 0, 6, 6, np.zeros(4))
+    touch(table, 0, 6, 6, np.zeros(4))
     assert tables.is_nearly_full(table, 0)
 
 
@@ -21,7 +26,7 @@ def _list_of(table: tables.PairTable, node: int) -> list[int]:
     others, slot = [], int(table.newest_R[node])
     while slot >= 0:
         if table.slot_S.dtype == tables.UNORDERED_SLOT:
-            other, slot = tables.other_and_older(table, slot, node)
+            other, slot = other_and_older(table, slot, node)
         else:
             other, slot = int(table.slot_S[slot]["column"]), int(table.slot_S[slot]["older"])
         others.append(int(other))
@@ -51,10 +56,10 @@ def _both_tables(num_nodes: int, num_times: int, rate_H: np.ndarray) -> tuple[ta
     )
     for time in range(num_times):
         node, *others = generator.choice(num_nodes, size=2 + time % 7, replace=False).tolist()
-        tables.touch_unordered(unordered, np.array(others), node, time, rate_H)
+        touch_unordered(unordered, np.array(others), node, time, rate_H)
         for other in others:
-            tables.touch(ordered, other, node, time, rate_H)
-            tables.touch(ordered, node, other, time, rate_H)
+            touch(ordered, other, node, time, rate_H)
+            touch(ordered, node, other, time, rate_H)
     return unordered, ordered
 
 
@@ -64,7 +69,7 @@ def test_an_unordered_pair_has_the_counts_and_lists_of_both_orders() -> None:
     assert ordered.num_used_1[0] == 2 * unordered.num_used_1[0] > 0
     for record in ordered.slot_S[: ordered.num_used_1[0]]:
         ends = sorted((int(record["row"]), int(record["column"])))
-        found = unordered.slot_S[tables.find(unordered, *ends)]
+        found = unordered.slot_S[find(unordered, *ends)]
         for field in ("count", "latest", "decayed"):
             assert np.array_equal(found[field], record[field])
     lists = [_list_of(ordered, node) for node in range(12)]
@@ -78,7 +83,7 @@ def test_every_slot_that_an_update_of_unordered_pairs_changes_is_marked() -> Non
     table, _ = _both_tables(40, 60, rate_H)
     tables.marks_taken(table)
     before = table.slot_S.view(np.uint8).reshape(len(table.slot_S), -1).copy()  # a copy of records leaves gaps out
-    tables.touch_unordered(table, np.array([3, 17, 31]), 8, 100, rate_H)
+    touch_unordered(table, np.array([3, 17, 31]), 8, 100, rate_H)
     changed = np.flatnonzero((table.slot_S.view(np.uint8).reshape(before.shape) != before).any(axis=1))
     marks = set((changed // tables.SLOTS_OF_A_MARK).tolist())
     assert len(changed) > 3
@@ -93,8 +98,8 @@ def test_unordered_pairs_are_found_at_once_and_from_either_end() -> None:
     slot_P, is_first_P = np.empty(30, dtype=np.int64), np.empty(30, dtype=np.bool_)
     found, is_first = [], []
     for other in range(30):
-        tables.find_unordered(table, node_P, other, slot_P, is_first_P)
-        wanted = [tables.find(table, min(node, other), max(node, other)) for node in range(30)]
+        find_unordered(table, node_P, other, slot_P, is_first_P)
+        wanted = [find(table, min(node, other), max(node, other)) for node in range(30)]
         assert slot_P.tolist() == wanted
         found.append(slot_P.tolist())
         is_first += is_first_P[slot_P >= 0].tolist()
@@ -106,5 +111,5 @@ def test_unordered_pairs_are_found_at_once_and_from_either_end() -> None:
 def test_in_a_table_without_slots_no_pair_is_found() -> None:
     table = _table(0)
     slot_P = np.zeros(2, dtype=np.int64)
-    tables.find_unordered(table, np.array([0, 3]), 1, slot_P, np.empty(2, dtype=np.bool_))
+    find_unordered(table, np.array([0, 3]), 1, slot_P, np.empty(2, dtype=np.bool_))
     assert slot_P.tolist() == [-1, -1]

@@ -8,13 +8,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dyformer.streams.kernels.inner import inner_njit
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, find, find_unordered
 from dyformer.streams.kernels.updates import NEVER, NUM_RECENT
 
-KERNELS = "e1ad93978d8d"  # digest of the imported ones: numba makes machine code anew only where this file changes
 MET_RECENCY = 10  # position in the features of replies
 NUM_JOINED = 8  # newest partners whose shared sources with a candidate are counted
 
@@ -58,17 +57,17 @@ class Query(NamedTuple):
     rate_H: NDArray[np.float64]
 
 
-@njit
+@inner_njit
 def _age(query, since):
     return (query.time - since) * query.seconds
 
 
-@njit
+@inner_njit
 def _decay(query, since, h):
     return math.exp(-(query.time - since) * query.rate_H[h])
 
 
-@njit
+@inner_njit
 def _fill_pair(row_F, query, contact, record, recency):
     # recency | events back | last | before last | since | since first | contacts | H decayed | H fractions | of 5
     # | of 20 | mean weight
@@ -92,7 +91,7 @@ def _fill_pair(row_F, query, contact, record, recency):
     row_F[end + 2] = contact.weight / contact.count
 
 
-@njit
+@inner_njit
 def recency_of(table, slot):
     """Count the slots of the same row with a newer update."""
     recency = 0
@@ -102,7 +101,7 @@ def recency_of(table, slot):
     return recency
 
 
-@njit
+@inner_njit
 def _fill_reply(row_F, state, query, target, slot):
     # since | replies | after | H decayed | pending | pending own | since met | met recency | H met
     # | H fractions of met | partner since | H partner; `slot` is the contact of the source with the target, or -1
@@ -139,7 +138,7 @@ def _fill_reply(row_F, state, query, target, slot):
             row_F[end + 1 + h] = partner.decayed[h] * _decay(query, partner.latest, h)
 
 
-@njit
+@inner_njit
 def _fill_received(row_F, state, query, max_past):
     # since | events | sources | after the newest own event | H decayed | partners with a pending one
     record, own = state.target_D[query.source], state.source_N[query.source]
@@ -161,7 +160,7 @@ def _fill_received(row_F, state, query, max_past):
         slot = np.int64(slot_S[slot].older)
 
 
-@njit
+@inner_njit
 def _fill_source(row_F, query, record):
     # since | between | since first | events | H decayed | stays: all, lately | new: all, lately | partners | streak
     end = 4 + NUM_HALF_LIVES
@@ -181,13 +180,13 @@ def _fill_source(row_F, query, record):
     row_F[end + 3] = record.fresh
 
 
-@njit
+@inner_njit
 def _since_other(query, record):
     since = record.other if record.by == query.source else record.latest
     return _age(query, since) if since != NEVER else math.nan
 
 
-@njit
+@inner_njit
 def _fill_target(row_F, query, record):
     # since | since other | newest is the source's | events | sources | mean weight | H decayed | H by others
     # | H new partners | H first events; events by others hold all here, `_subtract_own` makes them right
@@ -207,13 +206,13 @@ def _fill_target(row_F, query, record):
         row_F[6 + 3 * NUM_HALF_LIVES + h] = record.decayed[2 * NUM_HALF_LIVES + h] * factor
 
 
-@njit
+@inner_njit
 def _subtract_own(other_H, own_H):
     for h in range(NUM_HALF_LIVES):
         other_H[h] = max(other_H[h] - own_H[h], 0)
 
 
-@njit
+@inner_njit
 def _fill_moves(row_F, query, moves, own_moves, last, target):
     # since | moves | own moves | H decayed | H fractions | H by others
     row_F[1 : 3 + 3 * NUM_HALF_LIVES] = 0
@@ -235,7 +234,7 @@ def _fill_moves(row_F, query, moves, own_moves, last, target):
             row_F[3 + 2 * NUM_HALF_LIVES + h] = max(by_others, 0)
 
 
-@njit
+@inner_njit
 def _num_common(first, second):
     common = 0
     for i in range(first.num_editors):
@@ -244,7 +243,7 @@ def _num_common(first, second):
     return common
 
 
-@njit
+@inner_njit
 def _fill_shared(row_F, query, shared, target_D, target):
     # of the last partner: common editors | H decayed | then sources in common: of the last, sum of J | cosine: of the
     # last, sum, maximum
@@ -269,7 +268,7 @@ def _fill_shared(row_F, query, shared, target_D, target):
                 row_F[1 + h] = pair.decayed[h] * _decay(query, pair.latest, h)
 
 
-@njit
+@inner_njit
 def _fill_context(row_F, query, contact, record):
     # with the last partner: contacts | since other | H contacts | H events | H moves from it
     row_F[0] = contact.count
@@ -280,7 +279,14 @@ def _fill_context(row_F, query, contact, record):
         row_F[2 + 2 * NUM_HALF_LIVES + h] = query.leaving_H[h]
 
 
-@njit
+@inner_njit
+def copy_row(into_F, row_F):
+    """Write one row into another; numba compiles an assignment for longer, because it may fail."""
+    for f in range(len(row_F)):
+        into_F[f] = row_F[f]
+
+
+@inner_njit
 def dot_product(first_W, second_W):
     """Multiply two vectors [W] entry by entry and add the products up, in single precision."""
     total = np.float32(0)
@@ -289,18 +295,18 @@ def dot_product(first_W, second_W):
     return total
 
 
-@njit
+@inner_njit
 def is_set(vector_W):
     """Whether a vector [W] is not 0."""
     return dot_product(vector_W, vector_W) > 0  # numpy's functions take longer, for so few values
 
 
-@njit
+@inner_njit
 def _has_vector(target_DW, target):
     return target < len(target_DW) and is_set(target_DW[target])
 
 
-@njit
+@inner_njit
 def _source_vectors(vectors, source, joined_J):
     source_NW, target_DW = vectors
     vector_W = np.zeros(source_NW.shape[1], dtype=np.float32)
@@ -308,17 +314,21 @@ def _source_vectors(vectors, source, joined_J):
     partner_JW = np.empty((len(joined_J), target_DW.shape[1]), dtype=np.float32)
     num_partners = 0
     if source < len(source_NW):
-        vector_W += source_NW[source]
+        copy_row(vector_W, source_NW[source])
     for target in joined_J:
         if _has_vector(target_DW, target):
-            partner_JW[num_partners] = target_DW[target]
-            mean_W += target_DW[target]
+            copy_row(partner_JW[num_partners], target_DW[target])
             num_partners += 1
-    length = math.sqrt(dot_product(mean_W, mean_W))
-    return vector_W, partner_JW[:num_partners], mean_W / np.float32(length) if length > 0 else mean_W
+            for w in range(len(mean_W)):
+                mean_W[w] += target_DW[target, w]
+    length = np.float32(math.sqrt(dot_product(mean_W, mean_W)))
+    if length > 0:
+        for w in range(len(mean_W)):
+            mean_W[w] /= length
+    return vector_W, partner_JW[:num_partners], mean_W
 
 
-@njit
+@inner_njit
 def _fill_vectors(row_F, query, target_DW, target):
     # cosine with the source | with the mean of the newest partners | the greatest one with one of these
     if not _has_vector(target_DW, target):
@@ -332,13 +342,13 @@ def _fill_vectors(row_F, query, target_DW, target):
         row_F[2] = cosine if position == 0 else max(row_F[2], cosine)
 
 
-@njit
+@inner_njit
 def partners_of(state, has_replies):
     """Give the table whose lists have the partners of each source."""
     return state.meetings if has_replies else state.contacts
 
 
-@njit
+@inner_njit
 def start_query(state, source, time, limits):
     """Give the `Query` of a source at a time."""
     partners, rate_H = partners_of(state, limits.has_replies), state.rate_H
@@ -371,7 +381,7 @@ def start_query(state, source, time, limits):
     return query
 
 
-@njit
+@inner_njit
 def fill_common(row_F, state, query, limits):
     """Write the features that all candidates of a query share: of the source and of its last partner."""
     row_F[:] = math.nan
@@ -383,7 +393,7 @@ def fill_common(row_F, state, query, limits):
         _fill_context(row_F[FIRST_CONTEXT:], query, contact, record)
 
 
-@njit
+@inner_njit
 def _fill_row(row_F, state, query, target, slot, recency, has_replies):
     # The features of one candidate; `slot` is the contact of the source with it, or -1.
     _fill_target(row_F[FIRST_TARGET:], query, state.target_D[target])
@@ -398,7 +408,7 @@ def _fill_row(row_F, state, query, target, slot, recency, has_replies):
         _fill_shared(row_F[FIRST_SHARED:], query, state.shared, state.target_D, target)
 
 
-@njit
+@inner_njit
 def fill_ranks(row_CF, ranked_F):
     """For each ranked feature, count the candidates with a greater value; a missing one is the least."""
     for index in range(len(ranked_F)):
@@ -414,7 +424,7 @@ def fill_ranks(row_CF, ranked_F):
             row_CF[position, FIRST_RANK + index] = num_greater
 
 
-@njit
+@inner_njit
 def fill_partner(row_F, state, query, target, slot, recency, has_replies):
     """Write the features of a partner; `slot` and `recency` are those of the table of partners."""
     if not has_replies:
@@ -426,7 +436,7 @@ def fill_partner(row_F, state, query, target, slot, recency, has_replies):
     row_F[FIRST_REPLY + MET_RECENCY] = recency
 
 
-@njit
+@inner_njit
 def fill_stranger(row_F, state, query, target, has_replies):
     """Write the features of a target that is no partner; it alone has those of vectors."""
     _fill_row(row_F, state, query, target, np.int64(-1), 0, has_replies)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dyformer.streams.kernels.borrowed import borrowed, hold
 from dyformer.streams.kernels.features import (
+    copy_row,
     dot_product,
     fill_common,
     fill_partner,
@@ -23,10 +24,11 @@ from dyformer.streams.kernels.features import (
     recency_of,
     start_query,
 )
+from dyformer.streams.kernels.inner import inner_njit
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, find, other_and_older
 from dyformer.streams.kernels.updates import absorb_both
 
-KERNELS = "21592dc2fc4d"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "8de5ecc48473"  # digest of the imported ones: numba makes machine code anew only where this file changes
 LIST_LENGTH = 48  # newest moves and shared partners of the last partner that become candidates
 LATER_LIST_LENGTH = 16  # the same for the partners before the last
 NUM_LATER = 3
@@ -52,7 +54,7 @@ class Scratch(NamedTuple):
     stamp_D: NDArray[np.int64]  # number of the query that last met each target; one more at the end counts the queries
 
 
-@njit
+@inner_njit
 def _add(search, target):
     # A target is stamped when it is first met, so that it enters once.
     stamp, num_found = search.stamp_D[-1], search.num_found_1[0]
@@ -65,7 +67,7 @@ def _add(search, target):
         search.num_found_1[0] += 1
 
 
-@njit
+@inner_njit
 def _add_list(search, table, row, length):
     slot = table.newest_R[row]
     while slot >= 0 and length > 0:
@@ -74,7 +76,7 @@ def _add_list(search, table, row, length):
         length -= 1
 
 
-@njit
+@inner_njit
 def _add_unordered(search, table, node, length):
     slot = np.int64(table.newest_R[node])
     while slot >= 0 and length > 0:
@@ -83,7 +85,7 @@ def _add_unordered(search, table, node, length):
         length -= 1
 
 
-@njit
+@inner_njit
 def _add_popular(search, popular):
     # Place after position instead of list after list, so that the best of every list come before a limit is met.
     for position in range(popular.target_KM.shape[1]):
@@ -92,7 +94,7 @@ def _add_popular(search, popular):
                 _add(search, popular.target_KM[k, position])
 
 
-@njit
+@inner_njit
 def _add_near(search, target_DW, wanted_W, num_near):
     # The targets with the greatest products, the greatest first; equal ones in the order of their numbers.
     if len(target_DW) > MAX_NEAR_TARGETS or num_near == 0 or not is_set(wanted_W):
@@ -113,7 +115,7 @@ def _add_near(search, target_DW, wanted_W, num_near):
         _add(search, target_M[position])
 
 
-@njit
+@inner_njit
 def _find_new(search, state, query):
     # In this order: moves from the newest partners, targets that share sources with them, popular targets.
     for position in range(min(1 + NUM_LATER, len(query.joined_J))):
@@ -123,7 +125,7 @@ def _find_new(search, state, query):
     _add_popular(search, state.popular)
 
 
-@njit
+@inner_njit
 def _past_rows(row_RF, target_R, state, query, limits, scratch):
     partners = partners_of(state, limits.has_replies)
     slot, recency, count = np.int64(partners.newest_R[query.source]), 0, 0
@@ -131,7 +133,7 @@ def _past_rows(row_RF, target_R, state, query, limits, scratch):
         target = np.int64(partners.slot_S[slot].column)
         if limits.two_sides or target != query.source:
             target_R[count] = target
-            row_RF[count] = scratch.common_F
+            copy_row(row_RF[count], scratch.common_F)
             fill_partner(row_RF[count], state, query, target, slot, recency, limits.has_replies)
             count += 1
         slot = np.int64(partners.slot_S[slot].older)
@@ -140,7 +142,7 @@ def _past_rows(row_RF, target_R, state, query, limits, scratch):
     return count
 
 
-@njit
+@inner_njit
 def _new_rows(row_RF, target_R, state, query, limits, scratch):
     scratch.stamp_D[-1] += 1
     num_found_1 = np.zeros(1, dtype=np.int64)
@@ -152,13 +154,13 @@ def _new_rows(row_RF, target_R, state, query, limits, scratch):
     _add_near(search, state.vectors.target_DW, query.vector_W + query.mean_W, limits.max_near)
     count = num_found_1[0]
     for position in range(count):
-        row_RF[position] = scratch.common_F
+        copy_row(row_RF[position], scratch.common_F)
         fill_stranger(row_RF[position], state, query, target_R[position], limits.has_replies)
     fill_ranks(row_RF[:count], scratch.ranked_F)
     return count
 
 
-@njit
+@inner_njit
 def _fill_rest(rest_C, target_D, time, candidate_C, rate):
     # A logarithm, because the popularity of long ago would else be 0 and its order lost.
     for position in range(len(rest_C)):
@@ -217,7 +219,7 @@ def pair_rows(row_PF, state, source, time, limits, target_P):
     partners = partners_of(state, limits.has_replies)
     for position in range(len(target_P)):
         slot = find(partners, source, target_P[position])
-        row_PF[position] = common_F
+        copy_row(row_PF[position], common_F)
         if slot >= 0:
             recency = recency_of(partners, slot)
             fill_partner(row_PF[position], state, query, target_P[position], slot, recency, limits.has_replies)

@@ -23,6 +23,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dyformer import InvalidInput
+from dyformer.streams.kernels.inner import inner_njit
 
 NUM_HALF_LIVES = 4
 SLOTS_OF_A_MARK = 8
@@ -68,7 +69,7 @@ class PairTable(NamedTuple):
     changed_M: NDArray[np.bool_]  # whether any of a mark's slots has changed since `marks_taken`
 
 
-@njit
+@inner_njit
 def _bucket(row, column, mask):
     # The multipliers are odd and random in their high bits; the shifts bring these down to the low bits that are used.
     mixed = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(column) * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -78,7 +79,7 @@ def _bucket(row, column, mask):
     return np.int64(mixed & np.uint64(mask))
 
 
-@njit
+@inner_njit
 def find(table, row, column):
     """Give the slot of a pair, or -1."""
     mask = len(table.bucket_B) - 1
@@ -90,7 +91,7 @@ def find(table, row, column):
     return slot
 
 
-@njit
+@inner_njit
 def find_unordered(table, node_P, other, slot_P, is_first_P):
     """Write the slots of the pairs of nodes with another one, or -1, into `slot_P`; `is_first_P` has room for as many.
 
@@ -111,7 +112,7 @@ def find_unordered(table, node_P, other, slot_P, is_first_P):
             slot_P[pair] = find(table, min(node_P[pair], other), max(node_P[pair], other))
 
 
-@njit
+@inner_njit
 def other_and_older(table, slot, node):
     """Give the other node of a slot of an unordered pair, and the next slot towards the oldest of the node's list."""
     record = table.slot_S[slot]
@@ -120,7 +121,7 @@ def other_and_older(table, slot, node):
     return np.int64(record.row), np.int64(record.older[1])
 
 
-@njit
+@inner_njit
 def _enter(table, slot):
     mask = len(table.bucket_B) - 1
     bucket = _bucket(table.slot_S[slot].row, table.slot_S[slot].column, mask)
@@ -136,12 +137,12 @@ def enter_slots(table, first, end):
         _enter(table, slot)
 
 
-@njit
+@inner_njit
 def _mark(table, slot):
     table.changed_M[slot // SLOTS_OF_A_MARK] = True
 
 
-@njit
+@inner_njit
 def _unlink(table, slot):
     newer, older = table.slot_S[slot].newer, table.slot_S[slot].older
     if newer >= 0:
@@ -154,7 +155,7 @@ def _unlink(table, slot):
         _mark(table, older)
 
 
-@njit
+@inner_njit
 def _link_first(table, slot):
     row = table.slot_S[slot].row
     front = table.newest_R[row]
@@ -165,12 +166,12 @@ def _link_first(table, slot):
     table.newest_R[row] = slot
 
 
-@njit
+@inner_njit
 def _side(table, slot, node):
     return 0 if table.slot_S[slot].row == node else 1
 
 
-@njit
+@inner_njit
 def _unlink_from(table, slot, node):
     side = _side(table, slot, node)
     newer, older = table.slot_S[slot].newer[side], table.slot_S[slot].older[side]
@@ -184,7 +185,7 @@ def _unlink_from(table, slot, node):
         _mark(table, older)
 
 
-@njit
+@inner_njit
 def _link_first_of(table, slot, node):
     front, side = table.newest_R[node], _side(table, slot, node)
     table.slot_S[slot].newer[side], table.slot_S[slot].older[side] = -1, front
@@ -194,7 +195,7 @@ def _link_first_of(table, slot, node):
     table.newest_R[node] = slot
 
 
-@njit
+@inner_njit
 def decay_and_add(value_H, age, rate_H, amount):
     """Bring decayed sums from their own time to one `age` later and add `amount` to each."""
     for h in range(NUM_HALF_LIVES):
@@ -202,7 +203,7 @@ def decay_and_add(value_H, age, rate_H, amount):
         value_H[h] = value_H[h] * factor + amount
 
 
-@njit
+@inner_njit
 def touch(table, row, column, time, rate_H):
     """Count one update of a pair; give its slot. The table must have a free slot.
 
@@ -213,7 +214,7 @@ def touch(table, row, column, time, rate_H):
     return slot
 
 
-@njit
+@inner_njit
 def touch_unordered(table, node_P, other, time, rate_H):
     """Count one update of each pair of these nodes, which differ, with another one, in their order; as `touch`.
 
@@ -236,7 +237,7 @@ def touch_unordered(table, node_P, other, time, rate_H):
             _link_first_of(table, slot_P[pair], node)
 
 
-@njit
+@inner_njit
 def _count(table, bucket, row, column, time, rate_H):
     # Gives the slot, and whether the pair had it before; a new slot is in no list yet.
     mask = len(table.bucket_B) - 1
@@ -259,7 +260,7 @@ def _count(table, bucket, row, column, time, rate_H):
     return slot, is_found
 
 
-@njit
+@inner_njit
 def _move_to_front(table, slot, is_listed):
     if len(table.newest_R) == 0:
         return

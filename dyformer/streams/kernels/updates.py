@@ -12,6 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dyformer.streams.kernels.borrowed import borrowed
+from dyformer.streams.kernels.inner import inner_njit
 from dyformer.streams.kernels.tables import (
     NUM_HALF_LIVES,
     PairTable,
@@ -21,7 +22,7 @@ from dyformer.streams.kernels.tables import (
     touch_unordered,
 )
 
-KERNELS = "43ad916c1ef7"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "2350689a9339"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
@@ -96,12 +97,12 @@ class State(NamedTuple):
     rate_H: NDArray[np.float64]  # log(2) / half-life, per unit of the log's time
 
 
-@njit
+@inner_njit
 def _value(target_D, target, k, time, rate):
     return target_D[target].decayed[k] * math.exp(-(time - target_D[target].latest) * rate)
 
 
-@njit
+@inner_njit
 def _raise_in_list(target_D, popular, target, k, rate):
     # All values of a list decay by the same factor, so that an order changes only where an event adds to a value.
     time, value = target_D[target].latest, target_D[target].decayed[k]
@@ -127,7 +128,7 @@ def _raise_in_list(target_D, popular, target, k, rate):
     target_D[target].position[k] = position + 1
 
 
-@njit
+@inner_njit
 def _enter_editor(record, source):
     editors, previous = record.editors, source
     for position in range(NUM_EDITORS):
@@ -141,7 +142,7 @@ def _enter_editor(record, source):
         previous = current
 
 
-@njit
+@inner_njit
 def _update_target(state, source, target, time, weight, groups):
     record, rate_H = state.target_D[target], state.rate_H
     if record.count == 0:
@@ -161,7 +162,7 @@ def _update_target(state, source, target, time, weight, groups):
     _enter_editor(record, source)
 
 
-@njit
+@inner_njit
 def _update_source(record, target, time, stays, is_fresh, rate_H):
     if record.count == 0:
         record.first = record.latest = time
@@ -178,7 +179,7 @@ def _update_source(record, target, time, stays, is_fresh, rate_H):
     record.count += 1
 
 
-@njit
+@inner_njit
 def _count_move(state, last_slot, target, time):
     last = state.contacts.slot_S[last_slot].column
     touch(state.moves, last, target, time, state.rate_H)
@@ -188,7 +189,7 @@ def _count_move(state, last_slot, target, time):
     record.left = time
 
 
-@njit
+@inner_njit
 def _newest_partners(state, source, partner_P):
     """Write a source's newest partners, the newest first, as many as there is room for; give their number.
 
@@ -216,7 +217,7 @@ def _newest_partners(state, source, partner_P):
     return num
 
 
-@njit
+@inner_njit
 def _count_shared(state, source, target, time):
     # The target is new to the source, so that no pair occurs twice.
     partner_P = np.empty(NUM_SHARED, dtype=np.int64)
@@ -224,7 +225,7 @@ def _count_shared(state, source, target, time):
     touch_unordered(state.shared, partner_P[:num], target, time, state.rate_H)
 
 
-@njit
+@inner_njit
 def _count_meeting(meetings, source, target, time, rate_H):
     # The number of a slot counts the row's events with the column since the column's newest one with the row.
     slot = touch(meetings, source, target, time, rate_H)
@@ -234,7 +235,7 @@ def _count_meeting(meetings, source, target, time, rate_H):
         meetings.slot_S[slot].number = 0
 
 
-@njit
+@inner_njit
 def absorb(state, source, target, time, weight, has_replies):
     """Update the state with one event of a source; the tables must have free slots for it."""
     contacts, rate_H = state.contacts, state.rate_H
@@ -260,7 +261,7 @@ def absorb(state, source, target, time, weight, has_replies):
     _update_target(state, source, target, time, weight, groups)
 
 
-@njit
+@inner_njit
 def absorb_both(state, source, target, time, weight, limits):
     """Update the state with one event; with `limits.both_ways` it counts for both of its ends."""
     absorb(state, source, target, time, weight, limits.has_replies)
