@@ -4,7 +4,7 @@ A part is an artifact of its own: it is there whole or not at all, and a crash l
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.sampling.prefetch import NUM_THREADS
+from dyformer.sampling.prefetch import NUM_THREADS, loaded
 from flows.cluster import machine_facts
 from flows.console import tracked
 from storage.artifacts.artifact import ArtifactDamaged, ArtifactMissing, read_table
@@ -38,6 +38,7 @@ class Shared:
     layout: Layout
     whole: Planned  # the artifact, on whose lineage its parts depend
     values: dict[str, Any]
+    at_once: int = 1  # ranges that threads of this process make at the same time
 
     def part(self, rows: range) -> Planned:
         """Plan the part of a range; it may exist."""
@@ -119,8 +120,16 @@ def done_by_workers(layout: Layout, jobs: Sequence[Callable[[], Any]]) -> Iterat
     return done_on(os.environ[CLUSTER], layout, jobs)
 
 
-def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterable[object]:
+def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterator[object]:
     """Make the missing parts; yield after each."""
-    if not uses_cluster() or not missing:
-        return (make_part(function, rows, shared, NUM_THREADS) for rows in missing)
-    return done_by_workers(shared.layout, [partial(make_part, function, rows, shared, 0) for rows in missing])
+    at_once = min(shared.at_once, len(missing))
+    is_here = not uses_cluster() or not missing
+    num_threads = NUM_THREADS if is_here and at_once < 2 else 0
+    jobs = [partial(make_part, function, rows, shared, num_threads) for rows in missing]
+    if not is_here:
+        yield from done_by_workers(shared.layout, jobs)
+    elif at_once < 2:
+        yield from (job() for job in jobs)
+    else:
+        function(shared.values, missing[0][:1], 0)  # loads once what all ranges read, before several need it
+        yield from loaded(jobs, num_threads=at_once, num_ahead=len(jobs))

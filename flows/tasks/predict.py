@@ -1,6 +1,7 @@
 """Weights and the newest snapshots -> node vectors and link forecasts, under the user's own ids."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from dyformer.training.stages import NodeVectors
 
 LARGER = (4, 64)  # at least and at most so many times as many nodes in a range of forecasts
+BYTES_OF_NODE = 16_000  # in which a node of a range is ranked
 NUM_LARGER = 4  # ranges between these: nodes that share a busy partner share the walks from it, which take most time
 
 
@@ -163,7 +165,9 @@ def write_forecasts(
     whole = plan(opened, "forecasts", until=step, settings=settings, code=code, inputs=inputs)
     kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
     own = {"snapshots": snapshots, "contender": contender, "vectors": vectors, "seed": seed, "fitted": address}
-    shared = Shared(layout=opened.layout, whole=whole, values={**own, "k": k, "kinds": kinds})
+    ranges = forecast_ranges(opened.num_nodes(step))
+    values = {**own, "k": k, "kinds": kinds}
+    shared = Shared(layout=opened.layout, whole=whole, values=values, at_once=ranked_at_once(len(ranges[0])))
 
     def named(ranked: pl.DataFrame) -> Contents:
         nodes, validity = user_ids(opened, opened.graph(step)), _validity(opened, contender.title, step)
@@ -179,7 +183,7 @@ def write_forecasts(
         return {**contents, FORECAST: record}
 
     with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
-        made_of_ranges(rank_range, forecast_ranges(opened.num_nodes(step)), shared, named)
+        made_of_ranges(rank_range, ranges, shared, named)
     _stored_forecast.cache_clear()
     return whole.address
 
@@ -187,6 +191,12 @@ def write_forecasts(
 def forecast_ranges(num_nodes: int) -> list[range]:
     """Split the nodes of a forecast: the ranges of a graph of more nodes are larger, up to LARGER."""
     return fixed_ranges(num_nodes, times=int(np.clip(-(-num_nodes // (NUM_LARGER * parallel.RANGE_NODES)), *LARGER)))
+
+
+def ranked_at_once(num_nodes: int) -> int:
+    """Give the number of ranges of so many nodes that are ranked at the same time: together in half of the memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(os.cpu_count() or 1, memory // 2 // (BYTES_OF_NODE * max(num_nodes, 1)))
 
 
 def rank_range(values: Mapping[str, Any], nodes: range, num_threads: int) -> pl.DataFrame:

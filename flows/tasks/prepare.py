@@ -1,5 +1,6 @@
 """Snapshots up to a step -> the PageRank and distance tables of their union graph, for queries."""
 
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -31,7 +32,8 @@ def prepare_tables(snapshots: str, until: int, experiment: Experiment) -> dict[s
     num_nodes = opened.num_nodes(until)
     code = (pagerank_table, prepare_graph)
     whole = plan(opened, "pagerank", until=until, settings=settings, code=code)
-    shared = Shared(layout=opened.layout, whole=whole, values={"snapshots": snapshots, "until": until, "graph": config})
+    values = {"snapshots": snapshots, "until": until, "graph": config}
+    shared = Shared(layout=opened.layout, whole=whole, values=values, at_once=os.cpu_count() or 1)
     pagerank = made_of_ranges(pagerank_rows, fixed_ranges(num_nodes), shared, lambda rows: {"pagerank": rows})
     addresses = {"pagerank": pagerank}
     if num_nodes <= SMALL_GRAPH:

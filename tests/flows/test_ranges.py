@@ -1,5 +1,6 @@
 """What is made of ranges has the rows of what is made at once, and the parts of an earlier try are read."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -34,24 +35,37 @@ def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return own_snapshots(tmp_path)
 
 
-def test_a_pagerank_table_of_ranges_is_that_of_all_nodes(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_pagerank_table_of_ranges_is_that_of_all_nodes(
+    snapshots: str, monkeypatch: pytest.MonkeyPatch, at_once: int
+):
     def table() -> str:
         return prepare_tables(snapshots, UNTIL, Experiment())["pagerank"]
 
-    same_rows_and_resumed(monkeypatch, table, "pagerank", prepare, "pagerank_rows")
+    same_rows_and_resumed(monkeypatch, table, "pagerank", prepare, "pagerank_rows", at_once)
 
 
 @pytest.mark.parametrize("compared", [50_000, 10], ids=["all pairs", "candidates"])
 @pytest.mark.parametrize("method", ["L3", FORECASTER_WITHOUT])
+@pytest.mark.parametrize("at_once", [1, 3])
 def test_forecasts_of_ranges_are_those_of_all_nodes(
-    snapshots: str, monkeypatch: pytest.MonkeyPatch, method: str, compared: int
+    snapshots: str, monkeypatch: pytest.MonkeyPatch, method: str, compared: int, at_once: int
 ):
     monkeypatch.setattr(first_stage, "MAX_NODES", compared)  # of a graph whose pairs are all compared
 
     def table() -> str:
         return predict.write_forecasts(snapshots, Contender(title=method), k=3)
 
-    same_rows_and_resumed(monkeypatch, table, "forecasts", predict, "rank_range")
+    same_rows_and_resumed(monkeypatch, table, "forecasts", predict, "rank_range", at_once)
+
+
+@pytest.mark.parametrize(("gigabytes", "cpus", "at_once"), [(24, 2, 2), (24, 16, 2), (64, 16, 7), (4, 2, 0), (64, 1, 1)])
+def test_ranges_are_ranked_at_the_same_time_in_half_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: int, cpus: int, at_once: int
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": gigabytes * 10**9, "SC_PAGE_SIZE": 1}.get)
+    assert predict.ranked_at_once(262_144) == at_once
 
 
 def test_forecasts_of_more_nodes_have_larger_ranges():
@@ -132,17 +146,19 @@ def numbers(values: Mapping[str, Any], rows: range, num_threads: int) -> pl.Data
 
 
 def same_rows_and_resumed(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], str], name: str, module: object, function: str
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], str], name: str, module: object, function: str, at_once: int
 ) -> None:
     """Make an artifact at once, and in ranges with an error in the second one; then in ranges after that error."""
+    monkeypatch.setattr(os, "cpu_count", lambda: at_once)
     whole = read_table(make(), name)
     files.remove_folder(make())
     monkeypatch.setattr(parallel, "RANGE_NODES", 4)
-    honest, made = getattr(module, function), []
+    honest, made, failed = getattr(module, function), [], []
 
     def failing(values: dict[str, object], rows: range, num_threads: int) -> object:
         made.append(rows.start)
-        if len(made) == 2:
+        if rows.start and not failed:
+            failed.append(rows.start)
             raise ZeroDivisionError
         return honest(values, rows, num_threads)
 
@@ -150,7 +166,10 @@ def same_rows_and_resumed(
     with pytest.raises(ZeroDivisionError):
         make()
     parts = Layout.from_environment().artifacts(PART, "mylog")
-    assert len(files.find(parts, "manifest.json")) == 1
+    num_parts, num_made = len(files.find(parts, "manifest.json")), len(made)
+    assert num_parts == 1 if at_once == 1 else num_parts >= 1
     assert read_table(make(), name).equals(whole)
-    assert len(made) == len(set(made)) + 1 > 3
+    num_left = len(set(made)) - num_parts
+    assert num_left > 0
+    assert len(made) - num_made == num_left + (min(at_once, num_left) > 1)  # before threads there is a node alone
     assert not files.find(parts)
