@@ -1,7 +1,10 @@
 """One thread for the products of BLAS, for as long as any thread of this process needs that."""
 
+import sys
 from contextlib import ContextDecorator
+from functools import lru_cache
 from threading import Lock
+from typing import Any
 
 import threadpoolctl
 
@@ -15,13 +18,13 @@ class _OneThread(ContextDecorator):
 
     def __init__(self) -> None:
         self._lock, self._num_inside = Lock(), 0
-        self._limits: threadpoolctl.threadpool_limits | None = None
+        self._limits: Any = None
 
     def __enter__(self) -> None:
         with self._lock:
             if self._num_inside == 0:
                 _take_control()
-                self._limits = threadpoolctl.threadpool_limits(1, user_api="blas")
+                self._limits = _libraries(len(sys.modules)).limit(limits=1)
             self._num_inside += 1
 
     def __exit__(self, *error: object) -> None:
@@ -35,6 +38,12 @@ class _OneThread(ContextDecorator):
 
 one_blas_thread = _OneThread()
 """A decorator and a context."""
+
+
+@lru_cache(maxsize=1)
+def _libraries(num_modules: int) -> threadpoolctl.ThreadpoolController:
+    """Find the libraries of BLAS. Only an import loads one more, and to look for them takes milliseconds."""
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
 def _take_control() -> None:

@@ -1,12 +1,14 @@
 """The number of BLAS's threads while several threads of a process need one alone."""
 
+import sys
 from threading import Event, Thread
+from types import ModuleType
 
 import pytest
 import scipy.linalg  # noqa: F401 - so that there is a BLAS
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dyformer.streams.blas import one_blas_thread
+from dyformer.streams.blas import _libraries, one_blas_thread
 
 
 def threads_of_blas() -> set[int]:
@@ -66,3 +68,13 @@ def test_another_thread_may_set_its_own_limit_afterwards_while_the_first_one_liv
             assert threads_of_blas() == {number}
     leave.set()
     thread.join()
+
+
+def test_libraries_are_looked_for_again_after_an_import_alone(monkeypatch: pytest.MonkeyPatch):
+    num_looks = []
+    for name in ("first_import", "first_import", "second_import"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        with one_blas_thread:
+            assert threads_of_blas() == {1}
+        num_looks.append(_libraries.cache_info().misses)
+    assert num_looks == [num_looks[0], num_looks[0], num_looks[0] + 1]
