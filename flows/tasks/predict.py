@@ -100,6 +100,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     ranges = fixed_ranges(len(batches), len(batches[0]))
 
     def named(vectors: pl.DataFrame) -> Contents:
+        _node_vectors.cache_clear()
         nodes = user_ids(opened, opened.graph(step))
         table = nodes.with_columns(
             step=pl.lit(step, pl.Int64), space_id=pl.lit(space_of(model)), vector=vectors["vector"]
@@ -109,7 +110,6 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
 
     with ongoing(f"vectors of {opened.dataset} as of step {step}"):
         made_of_ranges(embed_range, ranges, shared, named)
-    _node_vectors.cache_clear()
     return whole.address
 
 
@@ -170,11 +170,11 @@ def write_forecasts(
     shared = Shared(layout=opened.layout, whole=whole, values=values, at_once=ranked_at_once(len(ranges[0])))
 
     def named(ranked: pl.DataFrame) -> Contents:
+        _stored_forecast.cache_clear()  # the graph and its features take more memory than the rows
         nodes, validity = user_ids(opened, opened.graph(step)), _validity(opened, contender.title, step)
-        tables = {kind: ranked.filter(links=kind).drop("links") for kind in kinds}
         contents: dict[str, pl.DataFrame | bytes] = {
-            "forecasts" if kind == links else kind: _named(table, nodes).with_columns(**validity)
-            for kind, table in tables.items()
+            "forecasts" if kind == links else kind: _named(ranked.filter(links=kind).drop("links"), nodes, validity)
+            for kind in kinds
         }
         record = read_bytes(address, FORECAST)
         if (heads := json.loads(record)["fitted"]) is not None:
@@ -184,7 +184,6 @@ def write_forecasts(
 
     with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
         made_of_ranges(rank_range, ranges, shared, named)
-    _stored_forecast.cache_clear()
     return whole.address
 
 
@@ -341,13 +340,14 @@ def _validity(opened: Snapshots, method: str, step: int) -> dict[str, pl.Expr]:
     }
 
 
-def _named(links: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
+def _named(links: pl.DataFrame, nodes: pl.DataFrame, validity: Mapping[str, pl.Expr]) -> pl.DataFrame:
     own = nodes.with_row_index("node").with_columns(pl.col("node").cast(pl.Int64))
     partner = own.rename({"node": "partner", "side": "partner_side", "id": "partner_id"})
     return (
         links.join(own, on="node", how="left", maintain_order="left")
         .join(partner, on="partner", how="left", maintain_order="left")
         .select("side", "id", "rank", "partner_side", "partner_id", *FORECAST_COLUMNS)
+        .with_columns(**validity)
     )
 
 
