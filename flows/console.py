@@ -5,11 +5,10 @@ import json
 import math
 import os
 import re
-import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dyformer.experiments.printed import PrintedTable
-    from storage.events.commits import TakenBack
 
 Item = TypeVar("Item")
 MAX_WIDTH = 10_000
@@ -157,144 +155,6 @@ def counts_line(counts: dict[str, Any]) -> str:
 def no_new_line(dataset: str) -> str:
     """Say why a retraining makes nothing."""
     return f"{dataset}: no new rows of complete windows, and no new settings, since the last run"
-
-
-def undone_line(dataset: str, taken: "TakenBack") -> str:
-    """Say which commit was taken back, and what follows from it."""
-    return (
-        f"{dataset}: took back commit {taken.commit} ({', '.join(taken.files)}): {counted(taken.num_accepted, 'event')}"
-        f" and {counted(taken.num_quarantined, 'rejected row')} left the log; event table version {taken.version}\n"
-        "The next ingest reads a file again that is still where it looks. Forecasts that were made with these rows stay"
-        f" published until `dyformer predict {dataset}` or a retraining; outcomes that read them are made anew."
-    )
-
-
-def print_report(
-    metrics: "pl.DataFrame",
-    summary: dict[str, Any],
-    verdict: Sequence[str],
-    options: list[str],
-    storage: str | None,
-    *,
-    whole: bool = False,
-) -> None:
-    """Print the verdict of a run, its scores, its name in MLflow, and commands that may follow.
-
-    Args:
-        metrics: the report's scores.
-        summary: the report's summary, and whether the log is `directed` and `bipartite`.
-        options: `--set` and `--seed` of the run; without a champion `predict` needs --set.
-        verdict: its sentences.
-        storage: the value of `--storage`, None where the environment sets it.
-        whole: print all rows of the tables instead of NUM_ROWS.
-    """
-    from dyformer.experiments.tables import run_tables
-
-    dataset, tracking = summary["dataset"], summary["tracking"]
-    first, *others = verdict
-    print("\n  ".join([f"\n{dataset}: {first}", *others, drift_line(summary["drift"])]), end="\n\n")
-    print_tables(run_tables(metrics, dataset), None if whole else NUM_ROWS)
-    print(f"challenger: {summary['training']}")
-    print(tracking_line(tracking))
-    print("\n  ".join(["next:", *next_commands(summary, options, storage)]))
-
-
-def tracking_line(tracking: dict[str, Any]) -> str:
-    """Name the run in MLflow, and the version of its model, or say why MLflow has none yet."""
-    if tracking["problem"]:
-        return f"tracked: not in MLflow: {tracking['problem']}; `dyformer track` sends what it lacks"
-    model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
-    return f"tracked: run {tracking['run']}{model}"
-
-
-def promotion_line(outcome: dict[str, Any]) -> str:
-    """Write the outcome of a promotion as one sentence: who is champion, why, the difference, its interval and n."""
-    from dyformer.evaluation.config import METRIC_TITLES
-
-    champion, previous = outcome["champion"], outcome["previous"]
-    if champion is None:
-        return f"champion: none, because {outcome['reason']}"
-    change = "as before" if champion == previous else "promoted" if outcome["promoted"] else "new"
-    before = f" instead of {previous['title']}" if previous and champion != previous else ""
-    line = f"champion: {champion['title']} ({change}{before}), because {outcome['reason']}"
-    if outcome["difference"] is not None:
-        low, mean, high = outcome["difference"]
-        first, second = outcome["compared"]
-        line += (
-            f"; {METRIC_TITLES[outcome['metric']]} of {first} less that of {second}: {mean:+.4f}, "
-            f"{100 * outcome['level']:.4g} % interval {low:+.4f} to {high:+.4f}, "
-            f"{counted(outcome['num_queries'], 'query')}"
-        )
-    return f"{line}; {outcome['note']}" if outcome.get("note") else line
-
-
-def reliability_line(metrics: "pl.DataFrame") -> str:
-    """Write how reliable the probabilities of the published method were on the newest step, before it came."""
-    rows = metrics.filter(protocol="forecasts", slice="all").to_dicts()
-    of_metric = {row["metric"]: row for row in rows}
-    if not rows:
-        return (
-            "reliability of the probabilities: not known, because the newest step could not be forecast before it came"
-        )
-    error, ratio = of_metric["calibration_error"], of_metric["probability_sum"]
-    line = (
-        f"reliability of the probabilities on step {error['step']}, which this forecast had not read: "
-        f"{error['method']}, {counted(error['num_pairs'], 'pair')}, expected calibration error {error['value']:.4f}; "
-    )
-    if ratio["value"] is None:
-        return f"{line}none of these pairs came"
-    interval = f" [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio["low"] is not None else ""
-    return f"{line}sum of probabilities / links {ratio['value']:.2f}{interval}, {counted(ratio['num_pairs'], 'link')}"
-
-
-def drift_line(drift: dict[str, Any]) -> str:
-    """Write what differs from the earlier steps, and whether an alarm was sent."""
-    if not drift["alarms"]:
-        return "drift: none that raises an alarm"
-    return f"drift: {'; '.join(drift['alarms'])}; alarm {drift['alarm']}"
-
-
-def next_commands(summary: dict[str, Any], options: list[str], storage: str | None) -> list[str]:
-    """List commands to use after a run: show its forecasts, its vectors, make more forecasts, open MLflow."""
-    dataset, addresses = summary["dataset"], summary["addresses"]
-    program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
-    columns, of_dataset = "id, partner_id, probability, score, linked_before", f"where dataset = '{dataset}'"
-    if not summary["directed"]:  # each pair is among those of both its ends
-        columns = f"distinct on (least(id, partner_id), greatest(id, partner_id)) {columns}"
-    tables = [f"{kind} where {_keys(addresses[kind])}" for kind in ("forecasts", "vectors")]
-    if summary["promotion"]["champion"] is not None:  # settings would make `predict` leave the champion out
-        tables = [f"latest_forecasts {of_dataset}", f"latest_vectors {of_dataset}"]
-        options = [text for k, text in enumerate(options) if "--set" not in options[max(0, k - 1) : k + 1]]
-    predict = f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}"
-    if summary["promotion"]["champion"] is None and "--set" not in options:
-        predict = ""  # it would find no champion
-    if summary["bipartite"]:
-        tables[0] += " and side = 0"
-    return [
-        f'{program} sql "select {columns} from {tables[0]} order by score desc limit 10"',  # noqa: S608
-        f'{program} sql "select id, vector from {tables[1]} limit 10"',  # noqa: S608
-        *([predict] if predict else []),
-        *_mlflow_commands(summary["tracking"], program),
-    ]
-
-
-def _mlflow_commands(tracking: dict[str, Any], program: str) -> list[str]:
-    """List the commands that open the run's page in MLflow; without a server one starts it first."""
-    from storage.tracking.pages import USUAL_PAGES, run_page
-
-    if tracking["problem"]:
-        return []
-    own = tracking["run"], tracking["experiment"]
-    if page := run_page(tracking["tracker"], *own):
-        return [f'open "{page}"']  # zsh takes ? for a pattern
-    return [f"{program} ui", f'open "{run_page(USUAL_PAGES, *own)}"']
-
-
-def _keys(address: str) -> str:
-    """Return the condition that selects one artifact's rows in a view, from the `key=value` parts of its address."""
-    keys = "".join(address.rpartition("dataset=")[1:])  # a "=" in the folder of the store is no key
-    pairs = [part.partition("=") for part in keys.split("/")]
-    return " and ".join(f"{key} = '{value}'" for key, _, value in pairs)
 
 
 def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.experiments.methods import USUAL_KINDS, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
-from flows.console import drift_line, no_new_line, timed_stage
+from flows.console import no_new_line, timed_stage
 from flows.service.managed import managed, stored_task
 from flows.service.pages import show_first, show_report, show_tables
 from flows.stages import (
@@ -35,7 +35,7 @@ from flows.stages import (
     vectors_task,
 )
 from flows.tasks.complete_windows import complete_snapshots, later_windows
-from flows.tasks.drift import read_drift, send_again, send_alarm, write_drift
+from flows.tasks.drift import drift_line, read_drift, send_again, send_alarm, write_drift
 from flows.tasks.evaluation.evaluate import Group, Posed, backtest_published, check_forecast, units_of
 from flows.tasks.evaluation.promote import champion_of, promote_if_better, unranked
 from flows.tasks.finished import finished_report, unsent_alarm

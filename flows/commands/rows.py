@@ -3,13 +3,17 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.console import counts_line, print_frame, print_json, printable, undone_line
+from dyformer.logs.counts import counted
+from flows.console import counts_line, print_frame, print_json, printable
 from flows.options import AsJson, Changes, Name, On, check_alone, experiment_from, optional, with_reading
 from flows.tasks.reading_options import on_command_line
+
+if TYPE_CHECKING:
+    from storage.events.commits import TakenBack
 
 
 def print_plan(text: str) -> None:
@@ -34,6 +38,16 @@ def ingested(
     return address, round(time.monotonic() - started, 2)
 
 
+def _undone_line(dataset: str, taken: "TakenBack") -> str:
+    """Say which commit was taken back, and what follows from it."""
+    return (
+        f"{dataset}: took back commit {taken.commit} ({', '.join(taken.files)}): {counted(taken.num_accepted, 'event')}"
+        f" and {counted(taken.num_quarantined, 'rejected row')} left the log; event table version {taken.version}\n"
+        "The next ingest reads a file again that is still where it looks. Forecasts that were made with these rows stay"
+        f" published until `dyformer predict {dataset}` or a retraining; outcomes that read them are made anew."
+    )
+
+
 @with_reading
 def ingest(
     dataset: Name,
@@ -48,7 +62,7 @@ def ingest(
 
     if undo:
         check_alone("--undo", reading)
-        print(undone_line(dataset, undo_ingest(dataset)))
+        print(_undone_line(dataset, undo_ingest(dataset)))
         return
 
     print(counts_line(ingest_log(dataset, reading, print_plan)))

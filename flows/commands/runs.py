@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,10 @@ from flows.commands.rows import print_plan
 from flows.commands.temporary_server import is_temporary, use_temporary_server
 from flows.console import (
     counts_line,
-    drift_line,
     no_new_line,
     plain_steps,
     print_frame,
-    print_report,
-    tracking_line,
+    print_tables,
     write_json,
 )
 from flows.ending import FAILED, NOTHING_TO_DO
@@ -45,6 +44,8 @@ from flows.service.server import TEMPORARY, ServerUnreachable, server_in_use
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
+
+NUM_ROWS = 5  # of a table after a run
 
 
 def finished_run(
@@ -89,7 +90,7 @@ def finished_run(
     report = finished_report(address, experiment, seed)
     if report is not None:
         if drift := unsent_alarm(report):
-            from flows.tasks.drift import send_again
+            from flows.tasks.drift import drift_line, send_again
 
             if became := send_again(address, drift["alarms"]):
                 print_plan(drift_line(drift | {"alarm": became}))
@@ -163,32 +164,89 @@ def retrained(
     return report
 
 
-def next_options(context: typer.Context) -> dict[str, Any]:
-    """Return the options of a run that a later command must repeat (`--storage`, `--set`, `--seed`), and `--table`."""
-    values = context.params
-    options = [text for change in values["changes"] or [] for text in ("--set", change)]
-    options += ["--seed", str(values["seed"])] if values["seed"] else []
-    options += ["--as-of", values["as_of"]] if values["as_of"] else []
-    return {"options": options, "storage": context.find_root().params["storage"], "whole": values["table"]}
-
-
-def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_options: dict[str, Any]) -> None:
-    """Print the verdict and the scores of a run and the commands that may follow; write everything to the file."""
+def print_run(context: typer.Context, report: str, ingest_seconds: float, json_file: Path | None) -> None:
+    """Print the verdict of a run, its scores and the commands that may follow; write everything to the file."""
+    from dyformer.experiments.tables import run_tables
+    from flows.tasks.drift import drift_line
     from flows.tasks.report import read_report, verdict_of
     from flows.tasks.snapshots import open_snapshots
     from storage.events.declarations import declared_record
 
-    metrics, summary = read_report(report)
+    given, (metrics, summary) = context.params, read_report(report)
     for name in ("changed", "before"):  # the flow's values: the command ingested the rows before it
         summary["counts"].pop(name, None)
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    sentences = verdict_of(metrics, summary).sentences
+    first, *others = sentences = verdict_of(metrics, summary).sentences
     opened = open_snapshots(summary["addresses"]["snapshots"])
     has_two = declared_record(opened.layout, opened.dataset)["bipartite"]
     ends = {"directed": opened.directed or has_two, "bipartite": has_two}
-    print_report(metrics, {**summary, **ends}, sentences, **next_options)
+    print("\n  ".join([f"\n{summary['dataset']}: {first}", *others, drift_line(summary["drift"])]), end="\n\n")
+    print_tables(run_tables(metrics, summary["dataset"]), None if given["table"] else NUM_ROWS)
+    print(f"challenger: {summary['training']}")
+    print(_tracking_line(summary["tracking"]))
+    options = ["--seed", str(given["seed"])] if given["seed"] else []
+    options += ["--as-of", given["as_of"]] if given["as_of"] else []
+    storage = context.find_root().params["storage"]
+    print("\n  ".join(["next:", *next_commands({**summary, **ends}, given["changes"] or [], options, storage)]))
     if json_file is not None:
         write_json(json_file, {**summary, "verdict": list(sentences), "scores": plain_steps(metrics), "report": report})
+
+
+def _tracking_line(tracking: dict[str, Any]) -> str:
+    """Name the run in MLflow, and the version of its model, or say why MLflow has none yet."""
+    if tracking["problem"]:
+        return f"tracked: not in MLflow: {tracking['problem']}; `dyformer track` sends what it lacks"
+    model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
+    return f"tracked: run {tracking['run']}{model}"
+
+
+def next_commands(summary: dict[str, Any], changes: list[str], options: list[str], storage: str | None) -> list[str]:
+    """List commands to use after a run: show its forecasts, its vectors, make more forecasts, open MLflow.
+
+    Args:
+        summary: of the run, and whether its log is `directed` and `bipartite`.
+        changes: the run's `--set`, by which `predict` would leave a champion out, and without which it needs one.
+        options: others that `predict` has to repeat.
+        storage: the value of `--storage`; None where the environment sets it.
+    """
+    dataset, addresses = summary["dataset"], summary["addresses"]
+    program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
+    columns, of_dataset = "id, partner_id, probability, score, linked_before", f"where dataset = '{dataset}'"
+    if not summary["directed"]:  # each pair is among those of both its ends
+        columns = f"distinct on (least(id, partner_id), greatest(id, partner_id)) {columns}"
+    if summary["promotion"]["champion"] is not None:
+        tables, is_predicted = [f"latest_forecasts {of_dataset}", f"latest_vectors {of_dataset}"], True
+    else:
+        tables = [f"{kind} where {_keys(addresses[kind])}" for kind in ("forecasts", "vectors")]
+        is_predicted = bool(changes)
+        options = [*(text for change in changes for text in ("--set", change)), *options]
+    if summary["bipartite"]:
+        tables[0] += " and side = 0"
+    return [
+        f'{program} sql "select {columns} from {tables[0]} order by score desc limit 10"',  # noqa: S608
+        f'{program} sql "select id, vector from {tables[1]} limit 10"',  # noqa: S608
+        *([f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}"] if is_predicted else []),
+        *_mlflow_commands(summary["tracking"], program),
+    ]
+
+
+def _mlflow_commands(tracking: dict[str, Any], program: str) -> list[str]:
+    """List the commands that open the run's page in MLflow; without a server one starts it first."""
+    from storage.tracking.pages import USUAL_PAGES, run_page
+
+    if tracking["problem"]:
+        return []
+    own = tracking["run"], tracking["experiment"]
+    if page := run_page(tracking["tracker"], *own):
+        return [f'open "{page}"']  # zsh takes ? for a pattern
+    return [f"{program} ui", f'open "{run_page(USUAL_PAGES, *own)}"']
+
+
+def _keys(address: str) -> str:
+    """Return the condition that selects one artifact's rows in a view, from the `key=value` parts of its address."""
+    keys = "".join(address.rpartition("dataset=")[1:])  # a "=" in the folder of the store is no key
+    pairs = [part.partition("=") for part in keys.split("/")]
+    return " and ".join(f"{key} = '{value}'" for key, _, value in pairs)
 
 
 @with_reading
@@ -212,7 +270,7 @@ def run(  # noqa: PLR0913, because each option is an argument
     else:
         print("no new rows or settings: this is the report of the earlier run")
         seconds = 0.0
-    print_run(report, json_file, seconds, next_options(context))
+    print_run(context, report, seconds, json_file)
 
 
 @with_reading
@@ -235,7 +293,7 @@ def retrain(  # noqa: PLR0913, because each option is an argument
         print(no_new_line(dataset))
         raise typer.Exit(NOTHING_TO_DO)
     report = retrained(dataset, reading, experiment, seed, as_of)
-    print_run(report, json_file, seconds, next_options(context))
+    print_run(context, report, seconds, json_file)
 
 
 def report(
@@ -354,7 +412,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-    print(tracking_line(audited["tracking"]))
+    print(_tracking_line(audited["tracking"]))
     print(
         f"{len(audited['failed'])} of {table.height} checks failed: {', '.join(audited['failed'])}"
         if audited["failed"]

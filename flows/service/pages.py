@@ -11,8 +11,8 @@ from prefect.context import FlowRunContext
 from dyformer.evaluation.drift import drift_texts
 from dyformer.experiments.printed import PrintedTable, markdown_rows
 from dyformer.experiments.tables import run_tables
-from flows.console import drift_line, print_frame
-from flows.tasks.drift import read_drift
+from flows.console import print_frame
+from flows.tasks.drift import drift_line, read_drift
 from flows.tasks.report import read_report, verdict_of
 from storage.tracking.pages import run_page
 

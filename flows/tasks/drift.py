@@ -92,6 +92,13 @@ def read_drift(address: str) -> tuple[pl.DataFrame, list[str]]:
     return read_table(address, DRIFT), json.loads(read_bytes(address, ALARMS))
 
 
+def drift_line(drift: dict[str, Any]) -> str:
+    """Write what differs from the earlier steps, and whether an alarm was sent."""
+    if not drift["alarms"]:
+        return "drift: none that raises an alarm"
+    return f"drift: {'; '.join(drift['alarms'])}; alarm {drift['alarm']}"
+
+
 def measured(dataset: str, experiment: Experiment) -> tuple[pl.DataFrame, list[str]]:
     """Measure the drift of a dataset's newest complete step, without an alarm; return what `read_drift` does."""
     return read_drift(write_drift(make_complete_snapshots(dataset), experiment))

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.config import METRIC_TITLES
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
@@ -15,8 +16,8 @@ from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import OF_A_UNIT
 from dyformer.experiments.verdict import Verdict, verdict, whose_forecasts
-from flows.console import drift_line, promotion_line, reliability_line
-from flows.tasks.drift import read_drift
+from dyformer.logs.counts import counted
+from flows.tasks.drift import drift_line, read_drift
 from flows.tasks.evaluation.measure import measure, read_beside, read_metrics
 from flows.tasks.finished import SUMMARY, planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
@@ -162,6 +163,44 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         drift=read_drift(addresses["drift"])[0],
         starts=step_starts(opened),
     )
+
+
+def promotion_line(outcome: dict[str, Any]) -> str:
+    """Write the outcome of a promotion as one sentence: who is champion, why, the difference, its interval and n."""
+    champion, previous = outcome["champion"], outcome["previous"]
+    if champion is None:
+        return f"champion: none, because {outcome['reason']}"
+    change = "as before" if champion == previous else "promoted" if outcome["promoted"] else "new"
+    before = f" instead of {previous['title']}" if previous and champion != previous else ""
+    line = f"champion: {champion['title']} ({change}{before}), because {outcome['reason']}"
+    if outcome["difference"] is not None:
+        low, mean, high = outcome["difference"]
+        first, second = outcome["compared"]
+        line += (
+            f"; {METRIC_TITLES[outcome['metric']]} of {first} less that of {second}: {mean:+.4f}, "
+            f"{100 * outcome['level']:.4g} % interval {low:+.4f} to {high:+.4f}, "
+            f"{counted(outcome['num_queries'], 'query')}"
+        )
+    return f"{line}; {outcome['note']}" if outcome.get("note") else line
+
+
+def reliability_line(metrics: pl.DataFrame) -> str:
+    """Write how reliable the probabilities of the published method were on the newest step, before it came."""
+    rows = metrics.filter(protocol="forecasts", slice="all").to_dicts()
+    of_metric = {row["metric"]: row for row in rows}
+    if not rows:
+        return (
+            "reliability of the probabilities: not known, because the newest step could not be forecast before it came"
+        )
+    error, ratio = of_metric["calibration_error"], of_metric["probability_sum"]
+    line = (
+        f"reliability of the probabilities on step {error['step']}, which this forecast had not read: "
+        f"{error['method']}, {counted(error['num_pairs'], 'pair')}, expected calibration error {error['value']:.4f}; "
+    )
+    if ratio["value"] is None:
+        return f"{line}none of these pairs came"
+    interval = f" [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio["low"] is not None else ""
+    return f"{line}sum of probabilities / links {ratio['value']:.2f}{interval}, {counted(ratio['num_pairs'], 'link')}"
 
 
 def step_starts(opened: Snapshots) -> dict[int, datetime] | None:

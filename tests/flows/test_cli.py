@@ -26,6 +26,7 @@ from dyformer.experiments.methods import EVENT_METHODS, METHODS, NODE_METHODS
 from dyformer.experiments.settings import settings_table
 from dyformer.experiments.titles import full_title
 from flows.tasks.methods import resolved
+from flows.tasks.report import promotion_line
 
 COMMANDS = (
     "datasets",
@@ -492,7 +493,7 @@ NUMBERS = (
 )
 def test_outcome_of_a_promotion_is_one_sentence(changes: dict[str, Any], line: str):
     outcome = {"promoted": True, "previous": None, "difference": None, "reason": "it is so", **changes}
-    assert flows.console.promotion_line(outcome) == line
+    assert promotion_line(outcome) == line
 
 
 def test_rule_of_the_promotion_is_set_on_the_command_line(dyformer: Callable[..., Outcome]):

@@ -26,9 +26,8 @@ from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.methods import METHODS, pair_scorers
-from flows.console import promotion_line
 from flows.service import TAG
-from flows.tasks.report import newest_report, read_report, verdict_of
+from flows.tasks.report import newest_report, promotion_line, read_report, verdict_of
 from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table

@@ -18,12 +18,11 @@ from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.training.stages import node_vectors
 from dyformer.training.stored_weights import TrainedDyFormer
-from flows.console import reliability_line
 from flows.tasks.evaluation.evaluate import backtest_published, units_of
 from flows.tasks.evaluation.measure import read_queries
 from flows.tasks.models import DYFORMER, Contender, StoredWeights, method_of, space_of, stored_method
 from flows.tasks.predict import write_forecasts, write_vectors
-from flows.tasks.report import run_metrics
+from flows.tasks.report import reliability_line, run_metrics
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read_table

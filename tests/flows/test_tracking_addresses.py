@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from flows.console import next_commands
+from flows.commands.runs import next_commands
 from flows.ending import exit_code
 from flows.service import doctor, stack
 from flows.tasks.tracking.projection import project
@@ -39,7 +39,7 @@ def commands(tracking: dict[str, Any]) -> list[str]:
     addresses = {"forecasts": "/store/dataset=uci", "vectors": "/store/dataset=uci"}
     summary = {"dataset": "uci", "addresses": addresses, "tracking": tracking, "promotion": {"champion": None}}
     ends = {"directed": True, "bipartite": False}
-    return next_commands({**summary, **ends}, [], None)[2:]  # after those of forecasts and vectors
+    return next_commands({**summary, **ends}, [], [], None)[2:]  # after those of forecasts and vectors
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_next_command_lists_each_pair_once(ends: dict[str, bool], pairs: lis
             "create table latest_forecasts as select 'uci' as dataset, true as linked_before, score as probability, *"
             " from (values ('a', 0, 'b', 3), ('b', 1, 'a', 2), ('c', 0, 'a', 1)) as _(id, side, partner_id, score)"
         )
-        statement = shlex.split(next_commands(summary, [], None)[0])[2]
+        statement = shlex.split(next_commands(summary, [], [], None)[0])[2]
         assert [f"{row[0]} {row[1]}" for row in database.sql(statement).fetchall()] == pairs
 
 
