@@ -81,6 +81,8 @@ def test_window_texts_mean_what_they_say(text, window):
         ("1mo", r"""'1mo' needs one of us, ms, s, m, h, d, w; "calendar 1mo" has whole months or years"""),
         ("calendar 3h", "'3h' needs one of d, w, mo, y"),
         ("7d in Mars/Olympus", "'Mars/Olympus' is not a time zone"),
+        ("7d in Europe", "'Europe' is not a time zone"),
+        ("7d in /etc/passwd", "'/etc/passwd' is not a time zone"),
         ("7d trim 1mo 2d", "the trim '1mo' has no fixed length"),
     ],
 )
