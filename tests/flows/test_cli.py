@@ -20,7 +20,9 @@ import pytest
 from own_log import own_log
 
 import flows.cli
+import flows.commands.benchmark
 import flows.commands.runs
+import flows.commands.tune
 import flows.console
 from dyformer.experiments.methods import EVENT_METHODS, METHODS, NODE_METHODS
 from dyformer.experiments.settings import settings_table
@@ -63,7 +65,8 @@ def dyformer(
         output = capsys.readouterr()
         return int(ending.value.code or 0), output.out, output.err
 
-    monkeypatch.setattr(flows.commands.runs, "announced", started)
+    for module in (flows.commands.runs, flows.commands.benchmark, flows.commands.tune):  # each has the name of its own
+        monkeypatch.setattr(module, "announced", started)
     monkeypatch.chdir(tmp_path)
     with pytest.MonkeyPatch.context() as environment:
         for name in ("DYFORMER_LOGS", "DYFORMER_STATE", "COLUMNS"):
