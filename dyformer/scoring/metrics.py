@@ -71,10 +71,23 @@ def weighted_metrics(weight_BS, source_P, target_P, positive_P, is_last_P):
     for first in range(0, num_resamples, TOGETHER):
         end = min(first + TOGETHER, num_resamples)
         weight_SR = np.zeros((num_nodes, TOGETHER), weight_BS.dtype)
-        weight_SR[:, : end - first] = weight_BS[first:end].T
+        for row in range(end - first):  # assignments of whole arrays take seconds to compile, for their errors
+            for node in range(num_nodes):
+                weight_SR[node, row] = weight_BS[first + row, node]
         auc_R, precision_R = _metrics_together(weight_SR, source_P, target_P, positive_P, is_last_P)
-        auc_B[first:end], precision_B[first:end] = auc_R[: end - first], precision_R[: end - first]
+        for row in range(end - first):
+            auc_B[first + row], precision_B[first + row] = auc_R[row], precision_R[row]
     return auc_B, precision_B
+
+
+@njit(nogil=True, cache=True)
+def _divide(above_R, precision_R, positives_R, negatives_R):
+    for row in range(TOGETHER):
+        if positives_R[row] > 0.0 and negatives_R[row] > 0.0:
+            above_R[row] /= positives_R[row] * negatives_R[row]
+            precision_R[row] /= positives_R[row]
+        else:
+            above_R[row] = precision_R[row] = np.nan
 
 
 @njit(nogil=True, cache=True)
@@ -105,9 +118,8 @@ def _metrics_together(weight_SR, source_P, target_P, positive_P, is_last_P):
                     precision_R[row] += group_positives_R[row] * positives_R[row] / both
                 group_positives_R[row] = 0.0
             has_positive = False
-    has_both_R = (positives_R > 0.0) & (negatives_R > 0.0)
-    auc_R = np.where(has_both_R, above_R / np.where(has_both_R, positives_R * negatives_R, 1.0), np.nan)
-    return auc_R, np.where(has_both_R, precision_R / np.where(has_both_R, positives_R, 1.0), np.nan)
+    _divide(above_R, precision_R, positives_R, negatives_R)
+    return above_R, precision_R
 
 
 def mean_ranks(

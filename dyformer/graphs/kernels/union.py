@@ -71,7 +71,8 @@ def lower_presence(rows, presence_EW):
         first = indptr_N1[node + 1] - edge_indptr_N1[node + 1]
         for edge in range(edge_indptr_N1[node], edge_indptr_N1[node + 1]):
             target = neighbor_M[first + edge]
-            lower_EW[free_N[target]] = presence_EW[edge]
+            for word in range(presence_EW.shape[1]):  # an assignment of all takes seconds to compile, for its error
+                lower_EW[free_N[target], word] = presence_EW[edge, word]
             free_N[target] += 1
     return lower_EW
 

@@ -271,11 +271,14 @@ def _move_to_front(table, slot, is_listed):
 
 @njit(nogil=True, cache=True)
 def _copy_marked(into_SV, slot_SV, changed_M, first, end):
-    # Slots as rows of V numbers, because numba copies records field by field.
+    # Slots as rows of V numbers, because numba copies records field by field. An assignment of all rows at once would
+    # take seconds to compile, for its error.
     for mark in range(first, min(end, len(changed_M))):
         if changed_M[mark]:
             start = mark * SLOTS_OF_A_MARK
-            into_SV[start : min(start + SLOTS_OF_A_MARK, len(slot_SV))] = slot_SV[start : start + SLOTS_OF_A_MARK]
+            for slot in range(start, min(start + SLOTS_OF_A_MARK, len(slot_SV))):
+                for v in range(slot_SV.shape[1]):
+                    into_SV[slot, v] = slot_SV[slot, v]
 
 
 def _copy(into: NDArray, values: NDArray) -> None:

@@ -22,7 +22,7 @@ from dyformer.streams.kernels.tables import (
     touch_unordered,
 )
 
-KERNELS = "2350689a9339"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "8945e9290053"  # digest of the imported ones: numba makes machine code anew only where this file changes
 NUM_RECENT = 20  # last events of a source, whose targets are known
 NUM_EDITORS = 8  # last distinct sources of a target
 NUM_SHARED = 16  # a source's newest partners, which a new partner is counted with
