@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from flows.service.environment import THRESHOLDS
+
 FILES = {
     "rds": "rds/ia-radoslaw-email.edges.gz",
     "uci": "uci/out.opsahl-ucsocial.gz",
@@ -29,7 +31,14 @@ SLOW_MODULES = (  # of them, for their many examples or fits
     "test_readers_agree.py",
 )
 # Of few tests, and each takes half a minute of processor time or more in them.
-LONG_FILES = ("test_graph_engine.py", "test_event_forecaster.py")
+LONG_FILES = (
+    "test_event_forecaster.py",
+    "test_flows.py",
+    "test_graph_engine.py",
+    "test_growing_log.py",
+    "test_point_in_time.py",
+    "test_ranks.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # the stack's tests have an order of their own
@@ -52,9 +61,10 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the imported modules and collected tests, which stay for the whole session."""
+    """Spare the garbage collector what stays for the whole session, and run it as seldom as the commands do."""
     gc.freeze()
     gc.enable()
+    gc.set_threshold(*THRESHOLDS)
 
 
 def pytest_unconfigure() -> None:
