@@ -36,9 +36,7 @@ def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_a_pagerank_table_of_ranges_is_that_of_all_nodes(
-    snapshots: str, monkeypatch: pytest.MonkeyPatch, at_once: int
-):
+def test_a_pagerank_table_of_ranges_is_that_of_all_nodes(snapshots: str, monkeypatch: pytest.MonkeyPatch, at_once: int):
     def table() -> str:
         return prepare_tables(snapshots, UNTIL, Experiment())["pagerank"]
 
@@ -59,7 +57,9 @@ def test_forecasts_of_ranges_are_those_of_all_nodes(
     same_rows_and_resumed(monkeypatch, table, "forecasts", predict, "rank_range", at_once)
 
 
-@pytest.mark.parametrize(("gigabytes", "cpus", "at_once"), [(24, 2, 2), (24, 16, 2), (64, 16, 7), (4, 2, 0), (64, 1, 1)])
+@pytest.mark.parametrize(
+    ("gigabytes", "cpus", "at_once"), [(24, 2, 2), (24, 16, 2), (64, 16, 7), (4, 2, 0), (64, 1, 1)]
+)
 def test_ranges_are_ranked_at_the_same_time_in_half_of_the_memory(
     monkeypatch: pytest.MonkeyPatch, gigabytes: int, cpus: int, at_once: int
 ):
