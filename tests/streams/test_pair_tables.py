@@ -1,11 +1,14 @@
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 from dyformer.streams.kernels import tables
 
-find, find_unordered = njit(tables.find), njit(tables.find_unordered)
-touch, touch_unordered = njit(tables.touch), njit(tables.touch_unordered)
-other_and_older = njit(tables.other_and_older)
+compiled: Any = njit  # which a type checker takes for something else without options
+find, find_unordered = compiled(tables.find), compiled(tables.find_unordered)
+touch, touch_unordered = compiled(tables.touch), compiled(tables.touch_unordered)
+other_and_older = compiled(tables.other_and_older)
 
 
 def _table(num_rows: int) -> tables.PairTable:

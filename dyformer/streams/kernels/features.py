@@ -363,8 +363,10 @@ def start_query(state, source, time, limits):
     last_slot = np.int64(state.contacts.newest_R[source])
     last = np.int64(state.contacts.slot_S[last_slot].column) if last_slot >= 0 else np.int64(-1)
     joined_J = joined_J[:num_joined]
-    decayed, vectors = (total_H, leaving_H, met_H), _source_vectors(state.vectors, source, joined_J)
+    decayed = total_H, leaving_H, met_H
+    vector_W, partner_JW, mean_W = _source_vectors(state.vectors, source, joined_J)
     found_2J = np.empty((2, num_joined), dtype=np.int64)
+    vectors = vector_W, partner_JW, mean_W
     query = Query(source, time, limits.seconds, last_slot, last, joined_J, *decayed, *vectors, found_2J, rate_H)
     if last_slot >= 0:
         own, record = state.source_N[source], state.target_D[last]

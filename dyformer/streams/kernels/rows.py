@@ -28,7 +28,7 @@ from dyformer.streams.kernels.inner import inner_njit
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, find, other_and_older
 from dyformer.streams.kernels.updates import absorb_both
 
-KERNELS = "b55da58f7409"  # digest of the imported ones: numba makes machine code anew only where this file changes
+KERNELS = "2b59d2de667e"  # digest of the imported ones: numba makes machine code anew only where this file changes
 LIST_LENGTH = 48  # newest moves and shared partners of the last partner that become candidates
 LATER_LIST_LENGTH = 16  # the same for the partners before the last
 NUM_LATER = 3
