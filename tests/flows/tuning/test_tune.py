@@ -202,5 +202,5 @@ def test_what_searches_of_other_methods_chose_stays_in_the_file(
         with pytest.raises(SystemExit) as ending:
             main(command)
         assert ending.value.code not in (0, None)
-        assert problem in " ".join(capsys.readouterr().err.split())
+        assert problem in " ".join(capsys.readouterr().err.replace("│", " ").split())
         assert file.read_text() == content
