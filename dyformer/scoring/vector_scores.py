@@ -123,8 +123,8 @@ def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_arr
     source_X, target_X, weight_X = (
         np.concatenate([values(snapshot) for snapshot in history.snapshots])
         for values in (
-            lambda snapshot: snapshot.source_E,
-            lambda snapshot: snapshot.target_E,
+            lambda snapshot: snapshot.source_E.astype(np.int32),  # the type of scipy's indices, which need half as much
+            lambda snapshot: snapshot.target_E.astype(np.int32),
             lambda snapshot: snapshot.weight_E * 0.5 ** ((history.num_steps - snapshot.step) / half_life),
         )
     )
