@@ -10,7 +10,9 @@ heads, which past windows fit.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -219,6 +221,8 @@ class EventPairScore:
     fitted: FittedEventPairs
     inputs: PairInputs
     graph: PreparedGraph
+    one_at_a_time: AbstractContextManager[bool] = field(default_factory=Lock, repr=False)
+    """The state has room for the candidates of one query alone."""
 
     def __call__(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Score pairs [P]."""
@@ -226,7 +230,8 @@ class EventPairScore:
         source_P, target_P = _oriented(self.graph.history, source_P, target_P)
         for first in range(0, len(source_P), BLOCK_PAIRS):  # so that the inputs of many pairs take bounded memory
             block = slice(first, first + BLOCK_PAIRS)
-            inputs_PF = self.inputs(source_P[block], target_P[block], both_orders=self.fitted.both_orders)
+            with self.one_at_a_time:
+                inputs_PF = self.inputs(source_P[block], target_P[block], both_orders=self.fitted.both_orders)
             logit_P[block] = self.fitted.logits(inputs_PF)
         return expit(logit_P)
 

@@ -1,7 +1,9 @@
 """The event forecaster by pair: its inputs against their formulas, and what it may read."""
 
 import json
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -126,6 +128,21 @@ def test_a_score_does_not_depend_on_the_other_pairs():
     np.testing.assert_array_equal(score(source_P[order_P], target_P[order_P]), together_P[order_P])
     for pair in order_P[:20].tolist():
         np.testing.assert_array_equal(score(source_P[[pair]], target_P[[pair]]), together_P[[pair]])
+
+
+def test_threads_get_the_scores_of_one_thread(monkeypatch: pytest.MonkeyPatch):
+    graph = log()
+    score, pairs = fitted(graph), pairs_of(graph)
+    alone_P = score(*pairs)
+    monkeypatch.setattr(event_pairs, "BLOCK_PAIRS", 1 + len(alone_P) // 7)
+    switched = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for scores_P in pool.map(lambda _: score(*pairs), range(60)):
+                np.testing.assert_array_equal(scores_P, alone_P)
+    finally:
+        sys.setswitchinterval(switched)
 
 
 @pytest.mark.parametrize(("bipartite", "directed"), [(False, False), (True, False), (True, True)])
