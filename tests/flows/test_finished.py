@@ -18,7 +18,7 @@ from storage.bytes import files
 from storage.layout import Layout
 
 NUMBERS = dict.fromkeys(ingest.COUNTS, 0)
-COUNTS = {"dataset": "mylog", "version": 1, "changed": False, "num_comments": 0} | NUMBERS
+COUNTS = {"dataset": "mylog", "version": 1, "changed": False, "num_comments": 0, "num_alike": 0} | NUMBERS
 COUNTS |= {"before": NUMBERS | {"num_files": 0}}
 
 
