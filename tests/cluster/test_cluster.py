@@ -1,6 +1,7 @@
 """Ranges on a Ray cluster: the digests of one process, and a named error for each kind of node that cannot be used."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -206,6 +207,11 @@ def digests_of_trials() -> dict[str, str]:
     return digests
 
 
+def without_progress(text: str) -> str:
+    """Leave out the lines that come on a busy machine alone, one each quarter of a minute."""
+    return re.sub(r"^.*\d s (left|so far)\n", "", text, flags=re.MULTILINE)
+
+
 def test_an_experiment_of_the_program_has_its_trials_on_the_cluster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -232,7 +238,7 @@ def test_an_experiment_of_the_program_has_its_trials_on_the_cluster(
     assert run_toy(tmp_path / "no", monkeypatch) == written
     outputs = output, capsys.readouterr().out.replace(str(tmp_path / "no"), str(tmp_path / "on"))
     tables, expected = (text.partition("all ended, 0 of them in an earlier run\n")[2] for text in outputs)
-    assert tables == expected
+    assert without_progress(tables) == without_progress(expected) != ""
     assert all(title in tables for title in toy)
     assert digests_of_trials() == digests
     assert len(workers) == 2
