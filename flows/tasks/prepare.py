@@ -19,6 +19,7 @@ from flows.tasks.made import made, plan
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import digest
 
+MOST_AT_ONCE = 16  # ranges of the PageRank table, each with scores of all nodes in memory
 SMALL_GRAPH = 3_000  # nodes; above it the distance table, which grows with their square, is not written
 
 
@@ -33,7 +34,7 @@ def prepare_tables(snapshots: str, until: int, experiment: Experiment) -> dict[s
     code = (pagerank_table, prepare_graph)
     whole = plan(opened, "pagerank", until=until, settings=settings, code=code)
     values = {"snapshots": snapshots, "until": until, "graph": config}
-    shared = Shared(layout=opened.layout, whole=whole, values=values, at_once=os.cpu_count() or 1)
+    shared = Shared(layout=opened.layout, whole=whole, values=values, at_once=min(os.cpu_count() or 1, MOST_AT_ONCE))
     pagerank = made_of_ranges(pagerank_rows, fixed_ranges(num_nodes), shared, lambda rows: {"pagerank": rows})
     addresses = {"pagerank": pagerank}
     if num_nodes <= SMALL_GRAPH:
