@@ -17,7 +17,7 @@ NO_BENCHMARKS = (
     *("peers", "peer_models"),  # they need another package, and their results are in docs/results/events.md
     *("vector_uses", "own_model", "event_vectors", "planted_sizes"),  # their results are in docs/when_to_train.md
     "results_plots",  # draws docs/plots
-    "sequence_view",  # its results are in docs/experiments.md
+    "sequence_view",  # its results are in docs/experiments/learned_view.md
     *("event_calibration", "new_partners"),  # they read the logs of others
     "pushed_quality",  # it reads the logs of others, and its results are in RESULTS.md
     "store_requests",  # it needs an S3 server and minutes, and its results are in RESULTS.md

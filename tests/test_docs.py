@@ -45,6 +45,17 @@ def test_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
         assert not re.search(r'<(?:script|link rel="stylesheet")[^>]*(?:src|href)="https?:', page)
 
 
+def test_every_page_that_the_code_names_is_there() -> None:
+    named = {
+        (path.relative_to(ROOT).as_posix(), page)
+        for folder in ("dyformer", "storage", "flows", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())
+    }
+    assert len(named) > 5
+    assert not [(path, page) for path, page in sorted(named) if not (ROOT / page).exists()]
+
+
 def test_pictures_of_the_pages_are_there_and_small() -> None:
     page = (ROOT / "docs" / "ui.md").read_text()
     used = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page)
@@ -98,7 +109,7 @@ def test_page_of_the_architecture_has_every_folder(pages: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.stem
+    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda page: page.stem
 )
 def test_every_command_on_a_page_is_one_with_its_options(page: Path) -> None:
     command = typer.main.get_command(app)

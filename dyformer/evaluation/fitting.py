@@ -19,7 +19,7 @@ NUM_FITTED = 2  # steps of which FittedOnce keeps vectors
 NUM_OLDER_VECTORS = 1  # older labelled steps with vectors, from which the forecaster learns to read them
 MIN_TRAINED_STEPS = 2  # training needs so many steps
 NUM_OLDER_STEPS = 4  # steps before the forecast one whose pairs a method may be fitted on
-NUM_LABELLED_STEPS = 3  # of them, where methods rank: a fourth added nothing clear (docs/experiments.md)
+NUM_LABELLED_STEPS = 3  # of them, where methods rank: a fourth added nothing clear (docs/experiments/ranking.md)
 OLDER_STEP_WEIGHT = 0.5  # a step's pairs weigh this much of those of the next step
 FORECASTER_WITH = "Forecaster with "  # before the name of the method whose vectors the forecaster reads
 

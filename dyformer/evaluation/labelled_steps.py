@@ -70,7 +70,7 @@ def sampled_steps(
 
     By default these are NUM_LABELLED_STEPS steps. On a graph with more than MAX_NODES nodes, or `as_large`, it is the
     newest of them that has enough pairs, because each step needs a summary of its own of all steps before it
-    (docs/experiments.md).
+    (docs/experiments/ranking.md).
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
     from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
     fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. `known` are

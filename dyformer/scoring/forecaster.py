@@ -123,7 +123,8 @@ class Forecaster:
 
     A third of the log-odds of a pair that was never linked comes from a ranker of new partners (see `new_partners`),
     except on a graph of more than 50,000 nodes, where no labelled step has pairs to fit one on.
-    The mean of all heads was as good as the best choice among them (docs/experiments.md), so no choice is made.
+    The mean of all heads was as good as the best choice among them, so no choice is made
+    (docs/experiments/forecaster.md).
     """
 
     vectors_of: VectorsOf | None = None

@@ -18,7 +18,7 @@ from dyformer.scoring.link_features import LinkFeatures, names
 NUM_ROUNDS = 150
 WEIGHT = 1 / 3
 """Of the ranker in the log-odds of a new pair. It knows the order of one node's possible partners, and not which nodes
-get one: with a half, links of different nodes are compared worse (docs/experiments.md)."""
+get one: with a half, links of different nodes are compared worse (docs/experiments/ranking.md)."""
 FEWEST_GROUPS = 20
 """Of fewer nodes the ranker would learn chance (not measured)."""
 

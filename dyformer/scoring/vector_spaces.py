@@ -12,7 +12,10 @@ from scipy.linalg import orthogonal_procrustes
 from dyformer.scoring.vector_scores import signs
 
 MIN_LIFT = 0.3
-"""Below it a node's vectors of two weeks have too little in common to be compared. Measured: docs/experiments.md."""
+"""Below it a node's vectors of two weeks have too little in common to be compared.
+
+Measured: docs/experiments/warm_start.md.
+"""
 
 
 class Agreement(NamedTuple):

@@ -77,7 +77,7 @@ def held_out_links(graph: DynamicGraph, step: int, *, seed: int) -> HeldOutLinks
 def weekly_labels(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]:
     """Give the labelled pairs of up to four newest weeks of a history, on which every fitted method learns.
 
-    They are like what is ranked, as chosen on early weeks (docs/experiments.md). Raises TooFewLinks.
+    They are like what is ranked, as chosen on early weeks (docs/experiments/live_update.md). Raises TooFewLinks.
     """
     return sampled_steps(past, seed=seed, examples_of=weekly_examples, num_steps=NUM_OLDER_STEPS)
 
