@@ -8,9 +8,10 @@ W weights    N batches    K batches of this process    L losses of a batch
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ Gradients = list[Tensor | None]
 
 MEMORY: Any = deterministic  # the type of this module lacks its attribute
 NONE, DENSE = -2, -1  # kinds of a gradient beside the number of its rows
+LOOK = timedelta(seconds=1)  # how long a message is awaited before a look whether another process has ended
+MOST_LOOKS = 10  # that may find one, because its last message may be on its way
 
 
 class RanksDiffer(InvalidInput):
@@ -36,12 +39,13 @@ class Rank:
     """One of the processes that train a model, and its device; by default there is no other.
 
     With others, the process group of torch.distributed has been started. Item `i`, such as a batch, is that of the
-    process `i % num_ranks`.
+    process `i % num_ranks`. `has_ended` gives whether another process has ended.
     """
 
     index: int = 0
     num_ranks: int = 1
     device: str | torch.device = "cpu"
+    has_ended: Callable[[], bool] = lambda: False
 
     def has(self, item: int) -> bool:
         """Whether an item is that of this process."""
@@ -79,7 +83,7 @@ class Rank:
     def marked_by_any(self, flags: Tensor) -> None:
         """Set each flag in place that is set in any process."""
         if self.num_ranks > 1:
-            distributed.all_reduce(flags.view(torch.uint8), ReduceOp.MAX)
+            self._wait(distributed.all_reduce(flags.view(torch.uint8), ReduceOp.MAX, async_op=True), flags)
 
     def check_equal(self, state: Sequence[Tensor]) -> None:
         """Raise RanksDiffer where a state is not that of the first process."""
@@ -103,8 +107,32 @@ class Rank:
     def _sent(self, tensor: Tensor, source: int) -> Tensor:
         """Replace a tensor by that of the process `source`, where it has the same shape."""
         if self.num_ranks > 1:
-            distributed.broadcast(tensor, source)
+            self._wait(distributed.broadcast(tensor, source, async_op=True), tensor)
         return tensor
+
+    def _wait(self, work: Any, tensor: Tensor) -> None:
+        """Wait for a message; raises RuntimeError where it does not come because another process has ended.
+
+        Of a process that is killed while it sends a message, gloo does not notice the end before its timeout.
+        """
+        if tensor.is_cuda:  # then the device waits, and not this process
+            work.wait()
+            return
+        num_looks = 0
+        while not _is_done(work):
+            num_looks += self.has_ended()
+            if num_looks > MOST_LOOKS:
+                raise RuntimeError("another process has ended, and its message does not come")
+
+
+def _is_done(work: Any) -> bool:
+    """Give whether a message has come, at the latest after a while; raises RuntimeError where it cannot come."""
+    try:
+        return work.wait(LOOK)
+    except RuntimeError:
+        if work.is_completed():
+            raise
+        return False
 
 
 def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:

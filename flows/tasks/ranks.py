@@ -15,8 +15,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import IO, Any
 
 import torch
@@ -85,7 +87,7 @@ def shared_training(order: Mapping[str, Any], num: int) -> Iterator[Rank]:
         try:
             with joined(0, num, folder) as rank:
                 has_met = True
-                yield rank
+                yield replace(rank, has_ended=lambda: bool(_codes(others)))
         except RuntimeError as error:  # of gloo or NCCL, where another process did not come or has ended
             if (problem := _missed(error, others, folder, num, has_met=has_met)) is None:
                 raise
@@ -151,8 +153,17 @@ def joined(index: int, num: int, folder: Path) -> Iterator[Rank]:
     _set_pg_timeout(timedelta(seconds=SECONDS_TO_WAIT))
     try:
         yield Rank(index=index, num_ranks=num, device=f"cuda:{index}" if has_gpus else "cpu")
+    except RuntimeError:  # a message may be awaited still, for which the end of the group would wait
+        Thread(target=_hold, args=(distributed.group.WORLD,), daemon=True).start()
+        raise
     finally:
         distributed.destroy_process_group()
+
+
+def _hold(group: object) -> None:
+    """Hold the group until no message is awaited any more."""
+    time.sleep(2 * SECONDS_TO_WAIT)
+    del group
 
 
 @contextmanager
