@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from dyformer import DyformerError
 from dyformer.experiments.extras import missing
@@ -30,6 +29,7 @@ from storage.tracking.addresses import without_password
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILED, USAGE, NOTHING_TO_DO, STOPPED = 1, 2, 3, 130
 SECONDS_TO_STOP = 2.0
+SECONDS_TO_POSTPONE = 0.05
 STOPPED_LINE = "stopped; the same command goes on from here"
 
 
@@ -165,10 +165,23 @@ def _print_unraisable(hook: Callable[["sys.UnraisableHookArgs"], object], error:
         hook(error)
 
 
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    _was_interrupted.set()
-    threading.Thread(target=_end_soon, daemon=True).start()
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, in an import soon after it: some libraries in C++ abort where theirs is interrupted."""
+    if not _was_interrupted.is_set():
+        _was_interrupted.set()
+        threading.Thread(target=_end_soon, daemon=True).start()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            threading.Thread(target=_interrupt_soon, daemon=True).start()
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _interrupt_soon() -> None:
+    time.sleep(SECONDS_TO_POSTPONE)
+    if signal.getsignal(signal.SIGINT) is _interrupted:  # else the command has ended
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _wait_for_interrupt(reader: socket.socket) -> None:

@@ -119,7 +119,19 @@ def prepare_vectors(vectors_ND: NDArray[np.floating], history: DynamicGraph) -> 
 
 def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_array:
     """Give the weights [N, N] of each node's partners; a row sums to 1, or to 0 for a node without partners."""
-    num_nodes = len(history.node_N)
+    contacts = _contacts(history, half_life)
+    num_nodes = contacts.shape[0]
+    weight_M = np.log1p(contacts.data)  # of each slot of the matrix
+    row_M = np.repeat(np.arange(num_nodes), np.diff(contacts.indptr))
+    total_M = np.bincount(row_M, weight_M, num_nodes)[row_M]
+    # Contacts so old that they are 0 in floating point weigh nothing.
+    fraction_M = np.divide(weight_M, total_M, out=np.zeros_like(weight_M), where=total_M > 0)
+    parts = fraction_M.astype(np.float32), contacts.indices, contacts.indptr
+    return sparse.csr_array(parts, shape=contacts.shape)
+
+
+def _contacts(history: DynamicGraph, half_life: float) -> sparse.csr_array:
+    """Sum the weights [N, N] of the contacts of nodes, which halve every `half_life` steps."""
     source_X, target_X, weight_X = (
         np.concatenate([values(snapshot) for snapshot in history.snapshots])
         for values in (
@@ -129,15 +141,10 @@ def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_arr
         )
     )
     ends = np.concatenate([source_X, target_X]), np.concatenate([target_X, source_X])
+    num_nodes = len(history.node_N)
     contacts = sparse.csr_array((np.tile(weight_X, 2), ends), shape=(num_nodes, num_nodes))
     contacts.sum_duplicates()
-    weight_M = np.log1p(contacts.data)  # of each slot of the matrix
-    row_M = np.repeat(np.arange(num_nodes), np.diff(contacts.indptr))
-    total_M = np.bincount(row_M, weight_M, num_nodes)[row_M]
-    # Contacts so old that they are 0 in floating point weigh nothing.
-    fraction_M = np.divide(weight_M, total_M, out=np.zeros_like(weight_M), where=total_M > 0)
-    parts = fraction_M.astype(np.float32), contacts.indices, contacts.indptr
-    return sparse.csr_array(parts, shape=contacts.shape)
+    return contacts
 
 
 def signs(width: int) -> NDArray[np.float32]:

@@ -373,6 +373,42 @@ def test_ctrl_c_in_a_finalizer_whose_errors_are_lost_ends_the_process_without_a_
     assert ended.stderr.endswith(f"{STOPPED_LINE}\n")
 
 
+IMPORTING = (
+    HEEDING
+    + """
+import sys, time
+from flows.ending import exit_code
+
+def run():
+    try:
+        import imported_by_a_command
+        print("imported", flush=True)
+        time.sleep(600)
+    finally:
+        print("ended", flush=True)
+
+sys.exit(exit_code(run))
+"""
+)
+IMPORTED = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGINT)
+for _ in range(50):
+    time.sleep(0.01)
+"""
+
+
+def test_ctrl_c_while_a_library_is_imported_ends_the_command_after_the_import(tmp_path: Path):
+    """Seen once: Ctrl-C in the import of a library in C++ aborted the process, with the library's message."""
+    (tmp_path / "imported_by_a_command.py").write_text(IMPORTED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTING], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.stdout, ended.stderr) == ("imported\nended\n", f"{STOPPED_LINE}\n")
+    assert ended.returncode == 130
+
+
 WAITING = "import sys, time; from flows.service.processes import end_with; end_with(int(sys.argv[1])); time.sleep(600)"
 KILLED = (
     "import os, subprocess, sys;"
