@@ -123,8 +123,10 @@ follow.main()
 """
 
 
-# The other process is stopped before it has read a large message, and killed; then one comes after three seconds.
+# The other process is stopped when it awaits a large message, and killed; the message of another takes three seconds.
 KILLED_WHILE_IT_RECEIVES = """
+import os, time
+from pathlib import Path
 import torch
 from dyformer.training import ranks as messages
 from flows.tasks import ranks
@@ -138,6 +140,9 @@ def killed(others):
 ranks.FOLLOWER, ranks._codes, messages.MOST_LOOKS = "stopping", killed, 1
 try:
     with ranks.shared_training({"is_stopped": True}, 2) as rank:
+        other = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().strip()
+        while Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.05)
         rank.gathered(torch.zeros(1, 10_000_000), 2)
 except ranks.RankLost as error:
     print(error, flush=True)
@@ -148,15 +153,18 @@ with ranks.shared_training({"is_stopped": False}, 2) as rank:
 STOPPING = """
 import os, signal, time
 import torch
+from torch import distributed
 from flows.tasks import follow
 
-def received(order, rank):
+def receive(order, rank):
     if order["is_stopped"]:
+        received = distributed.broadcast(torch.zeros(1, 10_000_000), 0, async_op=True)
+        time.sleep(1)  # until the first process knows that it is awaited
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(3)
     rank.gathered(torch.full((1,), 8.0), 2)
 
-follow.follow = received
+follow.follow = receive
 follow.main()
 """
 
