@@ -120,7 +120,7 @@ def prepare_vectors(vectors_ND: NDArray[np.floating], history: DynamicGraph) -> 
 def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_array:
     """Give the weights [N, N] of each node's partners; a row sums to 1, or to 0 for a node without partners."""
     contacts = _contacts(history, half_life)
-    num_nodes = contacts.shape[0]
+    num_nodes = len(history.node_N)
     weight_M = np.log1p(contacts.data)  # of each slot of the matrix
     row_M = np.repeat(np.arange(num_nodes), np.diff(contacts.indptr))
     total_M = np.bincount(row_M, weight_M, num_nodes)[row_M]
