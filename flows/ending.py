@@ -115,12 +115,15 @@ def _print_line(text: str) -> None:
     print(f"dyformer: {printable(without_password(text))}", file=sys.stderr)
 
 
-_has_ended, _was_interrupted = threading.Lock(), threading.Event()
+_was_interrupted, _has_ended, _printing = threading.Event(), threading.Event(), threading.Lock()
 
 
 def _print_stopped() -> None:
-    if _has_ended.acquire(blocking=False):
-        os.write(2, f"{STOPPED_LINE}\n".encode())
+    """Print the line once; a second thread returns, and ends the process, after it is written."""
+    with _printing:
+        if not _has_ended.is_set():
+            _has_ended.set()
+            os.write(2, f"{STOPPED_LINE}\n".encode())
 
 
 @contextmanager

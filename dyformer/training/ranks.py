@@ -110,29 +110,27 @@ class Rank:
             self._wait(distributed.broadcast(tensor, source, async_op=True), tensor)
         return tensor
 
-    def _wait(self, work: Any, tensor: Tensor) -> None:
+    def _wait(self, message: Any, tensor: Tensor) -> None:
         """Wait for a message; raises RuntimeError where it does not come because another process has ended.
 
         Of a process that is killed while it sends a message, gloo does not notice the end before its timeout.
         """
         if tensor.is_cuda:  # then the device waits, and not this process
-            work.wait()
+            message.wait()
             return
         num_looks = 0
-        while not _is_done(work):
+        while not _is_done(message):
             num_looks += self.has_ended()
             if num_looks > MOST_LOOKS:
                 raise RuntimeError("another process has ended, and its message does not come")
 
 
-def _is_done(work: Any) -> bool:
+def _is_done(message: Any) -> bool:
     """Give whether a message has come, at the latest after a while; raises RuntimeError where it cannot come."""
     try:
-        return work.wait(LOOK)
-    except RuntimeError:
-        if work.is_completed():
-            raise
-        return False
+        return message.wait(LOOK)
+    except RuntimeError:  # of the message, or of a wait that was too short
+        return message.is_completed() and message.wait()
 
 
 def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:
