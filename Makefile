@@ -19,7 +19,7 @@
 # make bench-orchestration  what Prefect and MLflow add to a retraining, and a run without new rows -> the same page
 # make bench-runs   CPU seconds of run and predict, in turn with those of the commit BEFORE -> the same page
 # make bench-context  contexts of a large graph by pushed mass, in turn with the exact solve -> the same page, some minutes and 4 GB
-# make bench-scale  12 million interactions, raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
+# make bench-scale  12 million interactions, raw text to forecasts -> the same page, a quarter of an hour and 12 GB on two cores
 
 PYTHON ?= python3
 VENV ?= .venv
