@@ -4,15 +4,16 @@ The loader is our own, because torch's DataLoader makes batches in processes, ea
 suffice here, because the compiled loops release Python's lock.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from dyformer.sampling.limits import usable_cpus
+
 Item = TypeVar("Item")
 
-NUM_THREADS = max(2, min(16, os.cpu_count() or 2))  # a GPU uses a batch faster than two threads make the next one
+NUM_THREADS = max(2, min(16, usable_cpus()))  # a GPU uses a batch faster than two threads make the next one
 NUM_AHEAD = 2 * NUM_THREADS
 
 

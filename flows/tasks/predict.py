@@ -1,7 +1,6 @@
 """Weights and the newest snapshots -> node vectors and link forecasts, under the user's own ids."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +21,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.graphs.windows import Horizon, next_window
 from dyformer.logs.time_windows import Window
+from dyformer.sampling import limits
 from dyformer.sampling.pairs import node_batches
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster
@@ -194,8 +194,7 @@ def forecast_ranges(num_nodes: int) -> list[range]:
 
 def ranked_at_once(num_nodes: int) -> int:
     """Give the number of ranges of so many nodes that are ranked at the same time: together in half of the memory."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(os.cpu_count() or 1, memory // 2 // (BYTES_OF_NODE * max(num_nodes, 1)))
+    return min(limits.usable_cpus(), limits.usable_memory() // 2 // (BYTES_OF_NODE * max(num_nodes, 1)))
 
 
 def rank_range(values: Mapping[str, Any], nodes: range, num_threads: int) -> pl.DataFrame:

@@ -1,6 +1,5 @@
 """Snapshots up to a step -> the PageRank and distance tables of their union graph, for queries."""
 
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -14,6 +13,7 @@ from dyformer.graphs.distances import distance_table
 from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.union_graph import TemporalUnionGraph
+from dyformer.sampling import limits
 from flows.parallel import Shared, fixed_ranges, made_of_ranges
 from flows.tasks.made import made, plan
 from flows.tasks.snapshots import open_snapshots
@@ -34,7 +34,7 @@ def prepare_tables(snapshots: str, until: int, experiment: Experiment) -> dict[s
     code = (pagerank_table, prepare_graph)
     whole = plan(opened, "pagerank", until=until, settings=settings, code=code)
     values = {"snapshots": snapshots, "until": until, "graph": config}
-    shared = Shared(layout=opened.layout, whole=whole, values=values, at_once=min(os.cpu_count() or 1, MOST_AT_ONCE))
+    shared = Shared(layout=opened.layout, whole=whole, values=values, at_once=min(limits.usable_cpus(), MOST_AT_ONCE))
     pagerank = made_of_ranges(pagerank_rows, fixed_ranges(num_nodes), shared, lambda rows: {"pagerank": rows})
     addresses = {"pagerank": pagerank}
     if num_nodes <= SMALL_GRAPH:

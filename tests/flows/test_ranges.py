@@ -1,6 +1,5 @@
 """What is made of ranges has the rows of what is made at once, and the parts of an earlier try are read."""
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +12,7 @@ from own_snapshots import own_snapshots
 from dyformer.evaluation import first_stage
 from dyformer.evaluation.promotion import FORECASTER_WITHOUT
 from dyformer.experiments.settings import Experiment
+from dyformer.sampling import limits
 from flows import parallel
 from flows.cluster import machine_facts
 from flows.parallel import Shared, made_of_ranges, remove_parts
@@ -63,8 +63,8 @@ def test_forecasts_of_ranges_are_those_of_all_nodes(
 def test_ranges_are_ranked_at_the_same_time_in_half_of_the_memory(
     monkeypatch: pytest.MonkeyPatch, gigabytes: int, cpus: int, at_once: int
 ):
-    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
-    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": gigabytes * 10**9, "SC_PAGE_SIZE": 1}.get)
+    monkeypatch.setattr(limits, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(limits, "usable_memory", lambda: gigabytes * 10**9)
     assert predict.ranked_at_once(262_144) == at_once
 
 
@@ -149,7 +149,7 @@ def same_rows_and_resumed(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], str], name: str, module: object, function: str, at_once: int
 ) -> None:
     """Make an artifact at once, and in ranges with an error in the second one; then in ranges after that error."""
-    monkeypatch.setattr(os, "cpu_count", lambda: at_once)
+    monkeypatch.setattr(limits, "usable_cpus", lambda: at_once)
     whole = read_table(make(), name)
     files.remove_folder(make())
     monkeypatch.setattr(parallel, "RANGE_NODES", 4)
