@@ -7,12 +7,16 @@ from pathlib import Path
 LIMITS = Path("/sys/fs/cgroup")  # of the container in which this process runs
 
 
+def visible_cpus() -> int:
+    """Give the number of CPUs on which this process may run, all of which libraries such as torch use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def usable_cpus() -> int:
-    """Give the number of CPUs that this process may use, in a container at most those of its limit."""
-    num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Give the number of CPUs whose time this process may use, in a container at most those of its limit."""
     first_version = [*_limits("cpu/cpu.cfs_quota_us"), *_limits("cpu/cpu.cfs_period_us")]
     quota, period = _limits("cpu.max") or first_version or (math.inf, 1)  # of all CPUs, in microseconds
-    return math.ceil(min(num, quota / period))
+    return math.ceil(min(visible_cpus(), quota / period))
 
 
 def usable_memory() -> int:

@@ -5,6 +5,8 @@ import os
 import sys
 import threading
 
+from dyformer.sampling.limits import usable_cpus, visible_cpus
+
 DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -32,6 +34,8 @@ def settle_environment() -> None:
     """Set the variables that the user has not set."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if (num := usable_cpus()) < visible_cpus():  # else a library has a thread for each CPU of a container's machine
+        os.environ.setdefault("OMP_NUM_THREADS", str(num))
 
 
 _codes: list[int] = []  # of the command of this process, once it has ended

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,6 +20,36 @@ def test_importing_a_flow_sets_variables_that_the_user_has_not_set() -> None:
         [sys.executable, "-c", code], env={**unset, "DO_NOT_TRACK": "0"}, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["PASSIVE", "0"]
+
+
+LIMITED = """
+import os, pathlib, sys
+from dyformer.sampling import limits
+
+limits.LIMITS = pathlib.Path(sys.argv[1])
+os.sched_getaffinity = lambda process: set(range(8))
+import flows, torch
+
+print(os.environ.get("OMP_NUM_THREADS"), torch.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "given", "printed"),
+    [
+        ("100000 100000", {}, ["1", "1"]),
+        ("100000 100000", {"OMP_NUM_THREADS": "2"}, ["2", "2"]),
+        ("max 100000", {}, ["None"]),
+    ],
+)
+def test_in_a_container_torch_has_threads_for_the_cpus_of_its_limit(
+    tmp_path: Path, limit: str, given: dict[str, str], printed: list[str]
+) -> None:
+    (tmp_path / "cpu.max").write_text(limit)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | given
+    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[: len(printed)] == printed
 
 
 REFUSED = httpx.Response(401, request=httpx.Request("POST", "http://127.0.0.1:4200/api/flow_runs/1/set_state"), json={})
