@@ -15,6 +15,7 @@ from torch import distributed
 
 from dyformer.experiments.settings import Experiment
 from dyformer.model.config import ModelConfig
+from dyformer.training import ranks as messages
 from dyformer.training.loop import TooManyRanks, TrainingDiverged
 from dyformer.training.stages import id_bytes
 from flows.tasks import ranks, train
@@ -295,6 +296,17 @@ def test_a_process_that_is_killed_in_the_middle_of_a_message_is_named_soon_and_h
     lost, received = ended.stdout.splitlines()
     assert lost.startswith("process 2 of the 2 that share a training has ended (killed by signal 9)")
     assert received == "[7.0, 8.0]"
+
+
+def test_a_message_that_comes_at_the_end_of_a_wait_is_no_error():
+    too_short, closed = RuntimeError("Operation timed out!"), RuntimeError("Connection closed by peer")
+    late = Mock(wait=Mock(side_effect=[too_short, True]), is_completed=Mock(return_value=True))
+    assert messages._is_done(late)
+    awaited = Mock(wait=Mock(side_effect=[too_short]), is_completed=Mock(return_value=False))
+    assert not messages._is_done(awaited)
+    failed = Mock(wait=Mock(side_effect=[closed, closed]), is_completed=Mock(return_value=True))
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        messages._is_done(failed)
 
 
 SLEEPING = "import time; time.sleep(600)"
