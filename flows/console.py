@@ -152,6 +152,12 @@ def counts_line(counts: dict[str, Any]) -> str:
     )
 
 
+@functools.cache
+def print_once(line: str) -> None:
+    """Print a line that a command and the flow that it calls both have, once in a process."""
+    print(printable(line), flush=True)
+
+
 def no_new_line(dataset: str) -> str:
     """Say why a retraining makes nothing."""
     return f"{dataset}: no new rows of complete windows, and no new settings, since the last run"

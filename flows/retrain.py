@@ -16,7 +16,7 @@ from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.experiments.methods import USUAL_KINDS, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
-from flows.console import no_new_line, timed_stage
+from flows.console import no_new_line, print_once, timed_stage
 from flows.service.managed import managed, stored_task
 from flows.service.pages import show_first, show_report, show_tables
 from flows.stages import (
@@ -120,7 +120,7 @@ def retrain(
     timer = _Timer()
     with timer.stage("ingest"):
         counts = ingest_task(dataset, reading)
-        snapshots = complete_task(dataset, as_of, show=lambda line: print(line, flush=True))
+        snapshots = complete_task(dataset, as_of, show=print_once)
     if snapshots is None:
         return None
     finished = finished_report(snapshots, experiment, seed)

@@ -19,6 +19,7 @@ from flows.console import (
     no_new_line,
     plain_steps,
     print_frame,
+    print_once,
     print_tables,
     write_json,
 )
@@ -41,6 +42,7 @@ from flows.options import (
 )
 from flows.service import TAG
 from flows.service.server import TEMPORARY, ServerUnreachable, server_in_use
+from flows.tasks.reading_options import on_command_line
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
@@ -79,7 +81,7 @@ def finished_run(
     enough = None if few else lambda num: check_range(dataset, newest, FIRST_EVALUATED_STEP, num)
     print_plan(counts_line(ingest_log(dataset, reading, print_plan, enough)))
     make = complete_snapshots if few else make_complete_snapshots
-    address = make(dataset, as_of, show=print_plan)
+    address = make(dataset, as_of, show=lambda line: print_once(on_command_line(line)))
     if address is None:
         raise typer.Exit(NOTHING_TO_DO)
     seconds = round(time.monotonic() - started, 2)

@@ -15,7 +15,10 @@ from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import to_tables
 from dyformer.graphs.windows import WindowsMove, complete_ends
 from dyformer.logs.time_windows import Window, WindowError
+from flows import retrain
 from flows.cli import main
+from flows.commands.runs import finished_run
+from flows.console import print_once
 from flows.tasks import train
 from flows.tasks.complete_windows import (
     TooFewWindows,
@@ -374,6 +377,16 @@ def test_retrain_commits_and_has_nothing_to_do_while_there_are_too_few_windows(
     (store / "b.csv").write_text("\n".join(["source,target,time", *rows_of(3), ""]))
     assert command("run", "mylog", "--log", str(store / "b.csv"), *READING) == 1
     assert "--finished" in capsys.readouterr().err
+
+
+def test_a_command_and_its_flow_print_once_that_later_rows_have_no_effect(
+    store: Path, capsys: pytest.CaptureFixture[str]
+):
+    print_once.cache_clear()
+    dropped(store, "first", [*rows_of(1, 2, 3, 4), "1,2,50"])
+    finished_run("mylog", {}, Experiment(), 0, None, few=False)
+    retrain.complete_task.fn("mylog", None, show=retrain.print_once)
+    assert capsys.readouterr().out.count("later rows, the newest of 50, have no effect yet") == 1
 
 
 def test_no_later_row_reaches_the_complete_windows(store: Path):
