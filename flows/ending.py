@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from dyformer import DyformerError
 from dyformer.experiments.extras import missing
@@ -37,8 +38,17 @@ def exit_code(command: Callable[[], None]) -> int:
     """Run a command that may raise SystemExit; print one line for an error, also where its output cannot be written."""
     code = _written_out(_code_of(command))
     if _was_interrupted.is_set():  # the end of the interpreter frees the memory of all libraries, which takes seconds
-        os._exit(code)
+        _end_now(code)
     return code
+
+
+def _end_now(code: int) -> NoReturn:
+    """End this process without Python's own end; the copies of files in S3 that it has read are removed first."""
+    try:
+        if (checksums := sys.modules.get("storage.bytes.checksums")) is not None:  # else it has read none
+            checksums.remove_copies()
+    finally:
+        os._exit(code)
 
 
 def _code_of(command: Callable[[], None]) -> int:
@@ -197,4 +207,4 @@ def _wait_for_interrupt(reader: socket.socket) -> None:
 def _end_soon() -> None:
     time.sleep(SECONDS_TO_STOP)
     _print_stopped()
-    os._exit(STOPPED)
+    _end_now(STOPPED)

@@ -33,6 +33,7 @@ from flows.tasks.snapshots import open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import MANIFEST
 from storage.bytes import files
+from storage.bytes.checksums import remove_copies
 
 Models = dict[tuple[str, int], dict[int, str]]
 """The models that a benchmark trained: by method and seed, then by the last step of their training."""
@@ -240,4 +241,5 @@ def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
+    remove_copies()
     os._exit(1)

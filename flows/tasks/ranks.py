@@ -172,7 +172,7 @@ def _follower(order: Mapping[str, Any], index: int, num: int, folder: Path) -> I
     with _log(folder, index).open("w") as log:
         process = subprocess.Popen(  # noqa: S603, made here
             [sys.executable, "-P", "-m", FOLLOWER],
-            env={**os.environ, QUIET: "1"},
+            env={**os.environ, QUIET: "1", "TMPDIR": str(folder)},  # it is killed, and removes no files of its own
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -305,7 +305,13 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 @functools.lru_cache(maxsize=1)
 def _made() -> "tempfile.TemporaryDirectory[str]":
     """Make a folder, which is removed when the process ends."""
-    return tempfile.TemporaryDirectory(prefix="dyformer-")
+    return tempfile.TemporaryDirectory(prefix="dyformer-", ignore_cleanup_errors=True)
+
+
+def remove_copies() -> None:
+    """Remove the folder of the copies before the process ends without Python's own end, which would remove it."""
+    if _made.cache_info().currsize:
+        _made().cleanup()
 
 
 def is_below(path: str) -> bool:

@@ -409,6 +409,37 @@ def test_ctrl_c_while_a_library_is_imported_ends_the_command_after_the_import(tm
     assert ended.returncode == 130
 
 
+COPYING = (
+    HEEDING
+    + """
+import hashlib, os, signal, sys, threading, time
+from pathlib import Path
+from flows.ending import exit_code
+from storage.bytes.checksums import _folder
+
+def run():
+    copy = Path(_folder().name, "copy.parquet")
+    copy.write_bytes(b"rows")
+    print(copy, flush=True)
+    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    CALL
+
+sys.exit(exit_code(run))
+"""
+)
+
+
+@pytest.mark.parametrize("call", ["time.sleep(600)", "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**9)"])
+def test_ctrl_c_leaves_no_copies_of_files_in_s3(call: str):
+    """Python's own end would remove them, which a stopped process does not wait for."""
+    ended = subprocess.run(
+        [sys.executable, "-c", COPYING.replace("CALL", call)], capture_output=True, text=True, timeout=60, check=False
+    )
+    copy = Path(ended.stdout.strip())
+    assert (ended.returncode, copy.name) == (130, "copy.parquet")
+    assert not copy.parent.exists()
+
+
 WAITING = "import sys, time; from flows.service.processes import end_with; end_with(int(sys.argv[1])); time.sleep(600)"
 KILLED = (
     "import os, subprocess, sys;"

@@ -270,6 +270,21 @@ def test_a_process_that_does_not_start_is_named_with_its_error(snapshots: str, m
         train_model(snapshots, UNTIL, EXPERIMENT)
 
 
+def test_what_a_process_that_is_killed_leaves_in_its_temporary_folder_is_removed(
+    snapshots: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Copies of files in S3 would stay, because every process besides the first is killed at the end."""
+    shared(2, monkeypatch)
+    (tmp_path / "leaving.py").write_text("import sys, tempfile; print(tempfile.mkdtemp(), file=sys.stderr)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(ranks, "FOLLOWER", "leaving")
+    with pytest.raises(RankLost) as caught:
+        train_model(snapshots, UNTIL, EXPERIMENT)
+    left = str(caught.value).partition("(")[2].partition(")")[0]
+    assert Path(left).is_absolute()
+    assert not Path(left).exists()
+
+
 def test_a_process_that_ends_before_all_have_met_is_named(
     snapshots: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
