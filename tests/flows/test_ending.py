@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
 from dyformer import InvalidInput
+from flows import ending
 from flows.commands import temporary_server
 from flows.console import print_frame, printable
 from flows.ending import SECONDS_TO_STOP, STOPPED_LINE, exit_code
@@ -116,6 +118,28 @@ def test_stopped_command_says_how_to_go_on(ending: BaseException, capfd: pytest.
     monkeypatch.setattr("flows.ending._has_ended", threading.Event())
     assert exit_code(raising(ending)) == 130
     assert capfd.readouterr().err == f"{STOPPED_LINE}\n"
+
+
+def test_the_process_ends_after_its_line_is_written_whichever_thread_ends_it(monkeypatch: pytest.MonkeyPatch):
+    """Seen once: the time limit ended the process between the mark of the main thread and its line."""
+    written: list[bytes] = []
+    write = os.write
+
+    def slow(descriptor: int, content: bytes) -> int:
+        if descriptor != 2:
+            return write(descriptor, content)
+        time.sleep(0.3)
+        written.append(content)
+        return len(content)
+
+    monkeypatch.setattr(ending, "_has_ended", threading.Event())
+    monkeypatch.setattr(os, "write", slow)
+    first = threading.Thread(target=ending._print_stopped)
+    first.start()
+    time.sleep(0.1)
+    ending._print_stopped()
+    assert written == [f"{STOPPED_LINE}\n".encode()]
+    first.join()
 
 
 def test_control_characters_and_markup_of_ids_stay_text(capsys: pytest.CaptureFixture[str]):
