@@ -113,8 +113,6 @@ def test_exit_code_of_a_command_is_the_exit_code_of_the_program(ending: SystemEx
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(130)])
 def test_stopped_command_says_how_to_go_on(ending: BaseException, capfd: pytest.CaptureFixture[str], monkeypatch):
-    import threading
-
     monkeypatch.setattr("flows.ending._has_ended", threading.Event())
     assert exit_code(raising(ending)) == 130
     assert capfd.readouterr().err == f"{STOPPED_LINE}\n"
