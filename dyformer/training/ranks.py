@@ -113,7 +113,7 @@ class Rank:
     def _wait(self, message: Any, tensor: Tensor) -> None:
         """Wait for a message; raises RuntimeError where it does not come because another process has ended.
 
-        Of a process that is killed while it sends a message, gloo does not notice the end before its timeout.
+        Gloo does not notice before its timeout that a process was killed in the middle of a message, by it or to it.
         """
         if tensor.is_cuda:  # then the device waits, and not this process
             message.wait()
