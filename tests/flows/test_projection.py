@@ -239,6 +239,7 @@ def test_a_file_that_is_no_database_keeps_results_due(layout: Layout) -> None:
 def test_a_missing_driver_of_the_artifact_store_is_named(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     address = result(layout)
     monkeypatch.setattr(open_tracker(layout), "artifact_root", "s3://nobody/mlflow")
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", AWAY)  # of no test before: MLflow keeps a client for each address
     monkeypatch.setitem(sys.modules, "boto3", None)
     assert "pip install 'dyformer[server]'" in project(layout).problems[0]
     assert due(layout) == [address]
