@@ -1,8 +1,10 @@
 """Fixtures that several test modules share."""
 
 import gc
+import math
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,6 +72,16 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let the collector take them at the end, where DuckDB would report them as leaks."""
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_line_before() -> None:
+    """Forget when the tests before printed a line, as a new process does not know it.
+
+    Work that begins almost a quarter of a minute after the newest line, or work, prints a line of its own at once.
+    """
+    if (console := sys.modules.get("flows.console")) is not None:
+        console._PRINTED.newest = -math.inf
 
 
 @pytest.fixture(scope="module")
