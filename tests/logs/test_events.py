@@ -210,6 +210,7 @@ def frame(rows):
     )
 
 
+@settings(deadline=None)
 @given(rows=ROWS, block_rows=st.sampled_from([1, 3, 1 << 17]), is_hash_poor=st.booleans())
 def test_a_row_repeats_what_stands_before_it(rows, block_rows, is_hash_poor):
     expected = [row in rows[:at] for at, row in enumerate(rows)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dyformer.logs.events import ReadResult
@@ -490,6 +490,7 @@ def expected(rows, known, target_side):
     return numbers, [(node, *end) for end, node in number.items() if node >= len(known)]
 
 
+@settings(deadline=None)
 @given(
     ends=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=25),
     kind=st.sampled_from(list(TYPES)),
