@@ -75,12 +75,14 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_line_before() -> None:
-    """Forget when the tests before printed a line, as a new process does not know it.
+def _nothing_printed() -> None:
+    """Forget what the tests before have printed, and when, as a new process does not know it.
 
-    Work that begins almost a quarter of a minute after the newest line, or work, prints a line of its own at once.
+    A line of `print_once` would be missing; and work that begins almost a quarter of a minute after the newest line
+    prints one of its own at once.
     """
     if (console := sys.modules.get("flows.console")) is not None:
+        console.print_once.cache_clear()
         console._PRINTED.newest = -math.inf
 
 

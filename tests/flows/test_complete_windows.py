@@ -18,7 +18,6 @@ from dyformer.logs.time_windows import Window, WindowError
 from flows import retrain
 from flows.cli import main
 from flows.commands.runs import finished_run
-from flows.console import print_once
 from flows.tasks import train
 from flows.tasks.complete_windows import (
     TooFewWindows,
@@ -382,7 +381,6 @@ def test_retrain_commits_and_has_nothing_to_do_while_there_are_too_few_windows(
 def test_a_command_and_its_flow_print_once_that_later_rows_have_no_effect(
     store: Path, capsys: pytest.CaptureFixture[str]
 ):
-    print_once.cache_clear()
     dropped(store, "first", [*rows_of(1, 2, 3, 4), "1,2,50"])
     finished_run("mylog", {}, Experiment(), 0, None, few=False)
     retrain.complete_task.fn("mylog", None, show=retrain.print_once)

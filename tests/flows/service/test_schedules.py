@@ -14,6 +14,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.states import Completed, Pending, Scheduled
 
 import flows.cli
+import flows.console
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
 from flows.service.running import LOCK
 from flows.service.schedules import BadSchedule, _when, absolute_logs, check_logs, make_schedule, schedule_of
@@ -30,6 +31,7 @@ def run(server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     monkeypatch.setenv("PREFECT_API_URL", server)
 
     def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("flows.console._PRINTED", flows.console._Printed())  # as in a process of its own
         with pytest.raises(SystemExit) as ending:
             flows.cli.main(["schedule", *arguments])
         printed = capfd.readouterr()
