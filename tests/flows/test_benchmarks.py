@@ -1,7 +1,9 @@
 """The runner of the benchmarks: the verdicts of a script, and scripts that fail."""
 
 import gc
+import os
 import sys
+import unittest.mock
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,13 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def run_all():
-    with pytest.MonkeyPatch.context() as patch:
+    # Its `measure` limits the libraries to one thread, which later tests would hand on to their processes.
+    with pytest.MonkeyPatch.context() as patch, unittest.mock.patch.dict(os.environ):
         patch.syspath_prepend(str(FOLDER))
         import run_all  # pyright: ignore[reportMissingImports]
 
         yield run_all
-    for name in ("run_all", "results_page"):
+    for name in ("run_all", "results_page", "measure"):
         sys.modules.pop(name, None)
 
 
@@ -66,8 +69,8 @@ def test_measure_prints_the_lines_that_the_runner_reads(run_all, tmp_path):
     assert "2 are unsteady" in run_all.page([outcome])
 
 
+@pytest.mark.usefixtures("run_all")
 def test_jobs_are_measured_in_turn_and_compared_round_by_round(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
     from measure import cpu_seconds, ratios  # pyright: ignore[reportMissingImports]
 
     called: list[str] = []
