@@ -77,7 +77,7 @@ def test_a_stage_of_several_parts_prints_the_time_left(
         time.sleep(0.1)
     printed = capsys.readouterr().out
     assert "rank mylog step 5: 0 of 3, 0 s so far" in printed
-    assert re.search("rank mylog step 5: 1 of 3, 0 s, about 0 s left", printed)
+    assert re.search(r"rank mylog step 5: 1 of 3, \d+ s, about \d+ s left", printed)
     with ongoing("rank mylog step 5", 1) as done:
         time.sleep(0.1)
         done()
@@ -131,7 +131,7 @@ def test_a_stage_of_a_plan_prints_its_time_left_where_nothing_else_is_printed(
     capsys.readouterr()  # a line that the stage has printed since
     with timed_stage("mylog: evaluation", None), ongoing("fit L3 to mylog"):  # without a plan
         time.sleep(0.3)
-    assert set(capsys.readouterr().out.splitlines()) == {"fit L3 to mylog: 0 s so far"}
+    assert re.fullmatch(r"(fit L3 to mylog: \d+ s so far\n)+", capsys.readouterr().out)
 
 
 def test_a_stage_prints_a_line_where_none_was_printed_for_a_quarter_of_a_minute(
@@ -171,7 +171,7 @@ def test_no_silence_is_longer_where_one_stage_ends_and_another_begins(
         time.sleep(0.9)
     assert capsys.readouterr().out == ""
     with WORKS[second]():
-        time.sleep(1.3)
+        time.sleep(1.6)  # a stage looks after a second, and work prints its next line after 2.1 seconds
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -328,7 +328,7 @@ def test_the_fit_of_the_event_forecaster_in_a_benchmark_prints_its_rounds(
     with pytest.raises(ValueError, match="it took long"):
         evaluate(posed, Group({"Event forecaster": EventForecaster()}))
     printed = capsys.readouterr().out
-    assert re.search(r"fit Event forecaster to mylog: 240 of 960, 0 s, about 0 s left", printed), printed
+    assert re.search(r"fit Event forecaster to mylog: 240 of 960, \d+ s, about \d+ s left", printed), printed
 
 
 def test_items_that_an_earlier_run_stored_are_not_in_the_time_left(
