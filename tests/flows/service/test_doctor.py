@@ -166,12 +166,27 @@ def test_a_pool_whose_runs_choose_their_command_is_named(client: SyncPrefectClie
     deploy(read_deployments(file_of_deployments()))
 
 
-def test_a_worker_that_is_online_is_named(client: SyncPrefectClient) -> None:
+@pytest.fixture
+def online(client: SyncPrefectClient) -> Iterator[Callable[[str, str], None]]:
+    """Let a worker of a pool report; it is gone after the test, and not only once it was silent for a while."""
+    reported: list[tuple[str, str]] = []
+
+    def report(pool: str, name: str) -> None:
+        client.send_worker_heartbeat(pool, name, heartbeat_interval_seconds=30)
+        reported.append((pool, name))
+
+    yield report
+    for pool, name in reported:
+        path = {"work_pool_name": pool, "name": name}
+        client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=path)
+
+
+def test_a_worker_that_is_online_is_named(client: SyncPrefectClient, online: Callable[[str, str], None]) -> None:
     from prefect.exceptions import ObjectAlreadyExists
 
     with suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    client.send_worker_heartbeat(POOL, "here", heartbeat_interval_seconds=30)
+    online(POOL, "here")
     finding: Any = doctor._workers(client)
     for _ in range(50):
         if finding.outcome == "ok":
@@ -181,12 +196,14 @@ def test_a_worker_that_is_online_is_named(client: SyncPrefectClient) -> None:
     assert finding == ("workers", "ok", f"here online in {POOL}", "")
 
 
-def test_a_pool_that_a_schedule_waits_for_needs_a_worker(client: SyncPrefectClient) -> None:
+def test_a_pool_that_a_schedule_waits_for_needs_a_worker(
+    client: SyncPrefectClient, online: Callable[[str, str], None]
+) -> None:
     deploy(read_deployments(file_of_deployments()))
-    client.send_worker_heartbeat(POOL, "here", heartbeat_interval_seconds=30)
+    online(POOL, "here")
     make_schedule("pooled", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, gpu=True)
     _found(client, "wrong", f"none is online in {GPU_POOL}: its runs wait")
-    client.send_worker_heartbeat(GPU_POOL, "there", heartbeat_interval_seconds=30)
+    online(GPU_POOL, "there")
     _found(client, "ok", f"here online in {POOL}; there online in {GPU_POOL}")
     remove_schedule("pooled")
 
