@@ -551,25 +551,22 @@ def test_predict_forecasts_by_the_champion_unless_settings_are_changed(
 
     monkeypatch.setattr(train, "train_contender", trained_for)
     champion = Contender(title="Contact recency")
-    monkeypatch.setattr("sys.argv", ["dyformer", "predict", "mylog"])
     with pytest.raises(SystemExit) as refused:
-        main()
+        main(["predict", "mylog"])
     assert refused.value.code == 1
     assert "mylog has no champion whose forecasts could be written: `dyformer run mylog`" in capsys.readouterr().err
     record = {"title": champion.title, "models": [], "identity": champion.title, "num_tests": 0, "tests": {}}
     write_record(Layout.from_environment().champion("mylog"), {**record, "number": 1, "earlier": []})
     assert champion_contender(snapshots) == champion
-    monkeypatch.setattr("sys.argv", ["dyformer", "predict", "mylog", "--top", "3"])
     with pytest.raises(SystemExit) as ended:
-        main()
+        main(["predict", "mylog", "--top", "3"])
     assert ended.value.code == 0
     printed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
     assert printed["method"] == "Contact recency"
     assert printed["vectors"].startswith("none")
     assert read_table(printed["forecasts"], "forecasts")["rank"].max() == 3
-    monkeypatch.setattr("sys.argv", ["dyformer", "predict", "mylog", "--set", "finetune.epochs=1"])
     with pytest.raises(SystemExit):
-        main()
+        main(["predict", "mylog", "--set", "finetune.epochs=1"])
     assert "Failed: trained" in capsys.readouterr().err
 
 
