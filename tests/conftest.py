@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flows.service import environment
 from flows.service.environment import THRESHOLDS
 
 FILES = {
@@ -70,8 +71,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let the collector take them at the end, where DuckDB would report them as leaks."""
+    """Let the collector take them at the end, where DuckDB would report them as leaks; and end with pytest's own code.
+
+    That of a command without arguments, which a test has run in this process, would take its place.
+    """
     gc.unfreeze()
+    environment._codes.clear()
 
 
 @pytest.fixture(autouse=True)
