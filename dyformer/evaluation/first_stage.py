@@ -15,7 +15,7 @@ from dyformer.sampling.ranking_queries import step_pairs
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder
 from dyformer.scoring.interfaces import LabelledStep
 from dyformer.scoring.labelled_tables import labelled_pair_features, pair_features, stacked
-from dyformer.scoring.retrieval import MAX_NODES, Retrieved, retrieve
+from dyformer.scoring.retrieval import MAX_NODES, Retrieved, WalksOf, retrieve
 
 CandidatesOf = Callable[[PreparedGraph, NDArray[np.int64] | None], Pairs]
 """A large graph and query nodes (None: all) -> the pairs among which stage 1 chooses."""
@@ -39,10 +39,12 @@ def retrieved_pairs(
     *,
     at_least: int = 0,
     as_large: bool = False,
+    walks_of: WalksOf | None = None,
 ) -> Retrieved:
     """Give the pairs of stage 1 of all nodes, or of `query_A`: new partners of each, `at_least` so many, and past ones.
 
-    `as_large` is for a graph that is to be treated as one of more than MAX_NODES nodes: candidates alone are compared.
+    `as_large` is for a graph that is to be treated as one of more than MAX_NODES nodes: candidates alone are compared,
+    by `walks_of` them where it is given.
     """
     num_nodes = past.history.snapshots[-1].num_nodes
     side_N = past.history.side_N[:num_nodes]
@@ -51,7 +53,8 @@ def retrieved_pairs(
         fewest = FEWEST_OF_LARGE
         candidates = None if candidates_of is None else candidates_of(past, query_A)
     k = max(int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most)), at_least)
-    return retrieve(pair_features(past), retrieval, side_N, k=k, candidates=candidates, query_A=query_A)
+    options = {"candidates": candidates, "query_A": query_A, "walks_of": walks_of}
+    return retrieve(pair_features(past), retrieval, side_N, k=k, **options)
 
 
 def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:

@@ -125,7 +125,7 @@ def edge_values(
     edges: UnionEdges, value_E: NDArray[np.generic], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Look up the value [P] of each pair among the union's edges; 0 where a pair was never linked."""
-    return _values_at(find_edges(edges, source_P, target_P), value_E)
+    return values_at(find_edges(edges, source_P, target_P), value_E)
 
 
 def find_edges(edges: UnionEdges, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -140,7 +140,8 @@ def find_edges(edges: UnionEdges, source_P: NDArray[np.int64], target_P: NDArray
     return np.where(edges.key_E[edge_P] == key_P, edge_P, -1)
 
 
-def _values_at(edge_P: NDArray[np.int64], value_E: NDArray[np.generic]) -> NDArray[np.float64]:
+def values_at(edge_P: NDArray[np.int64], value_E: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Give the value [P] of each edge of `find_edges`; 0 where there is none."""
     if not len(value_E):
         return np.zeros(len(edge_P))
     return np.where(edge_P >= 0, value_E[edge_P], 0).astype(np.float64)
@@ -206,9 +207,15 @@ def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: N
     scores_3P[:, order_P] = path_sums(
         union.indptr, union.indices, degree_N, adamic_adar_weight(degree_N), first_P, second_P
     )
+    return scores_3P[0], scores_3P[1], l3_score(degree_N, source_P, target_P, scores_3P[2])
+
+
+def l3_score(
+    degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64], walk_P: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Normalise the three-step walks [P] of `path_sums` by the degrees of both ends."""
     # A node without neighbours has no walks, so its zeros are divided by 1.
-    scores_3P[2, order_P] /= np.sqrt(np.maximum(degree_N[first_P] * degree_N[second_P], 1))
-    return scores_3P[0], scores_3P[1], scores_3P[2]
+    return walk_P / np.sqrt(np.maximum(degree_N[source_P] * degree_N[target_P], 1))
 
 
 def _path_block(features: PairFeatures, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> PathScores:
@@ -239,11 +246,11 @@ def feature_columns(
     """Give the columns [P] of FEATURE_NAMES from the edges (`find_edges`) and the paths (`path_scores`) of pairs."""
     edges = features.edges
     common_P, adamic_P, l3_P = paths
-    last_step_P = _values_at(edge_P, edges.last_step_E)
+    last_step_P = values_at(edge_P, edges.last_step_E)
     seen_P = (edge_P >= 0).astype(np.float64)
     return [
         seen_P,
-        _values_at(edge_P, edges.count_E),
+        values_at(edge_P, edges.count_E),
         seen_P / (edges.num_steps + 1 - last_step_P),
         np.log1p(common_P),
         adamic_P,

@@ -3,7 +3,7 @@
 N nodes    S rows of a block    C columns of a block    P pairs    R retrieved pairs    A query nodes
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,14 +14,16 @@ from scipy import sparse
 from dyformer import InvalidInput
 from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
 from dyformer.scoring.decoder import LinkDecoder, slopes
+from dyformer.scoring.link_features import Walks
 from dyformer.scoring.pair_features import (
     PairFeatures,
+    PathScores,
     adamic_adar_weight,
     busier_end_first,
     check_known,
-    edge_values,
     find_edges,
     path_scores,
+    values_at,
 )
 from dyformer.streams.blas import one_blas_thread
 
@@ -32,16 +34,22 @@ BLOCK_PAIRS = 400_000
 """Pairs compared at once; a block takes about 30 MB."""
 
 
+WalksOf = Callable[[NDArray[np.int64], NDArray[np.int64]], Walks]
+"""The ends of pairs -> the walks between them, which `LinkFeatures` reads, too."""
+
+
 class Retrieved(NamedTuple):
     """Pairs of a node and a possible partner, grouped by node."""
 
     node_R: NDArray[np.int64]
     partner_R: NDArray[np.int64]
     linked_R: NDArray[np.bool_]  # whether the pair was linked before, in either direction
+    walks: Walks | None = None  # where they were made to compare the pairs
 
     def rows(self, index_R: NDArray[np.integer] | NDArray[np.bool_]) -> "Retrieved":
         """Give some of the pairs."""
-        return Retrieved(self.node_R[index_R], self.partner_R[index_R], self.linked_R[index_R])
+        walks = None if self.walks is None else self.walks.rows(index_R)
+        return Retrieved(self.node_R[index_R], self.partner_R[index_R], self.linked_R[index_R], walks)
 
 
 @one_blas_thread  # see fit_decoder
@@ -53,17 +61,19 @@ def retrieve(
     k: int,
     candidates: Pairs | None = None,
     query_A: NDArray[np.int64] | None = None,
+    walks_of: WalksOf | None = None,
 ) -> Retrieved:
     """Give the best partners of every node, or of `query_A`: at most `k` new ones and `k` that it was linked with.
 
     The best have the highest log-odds of a decoder of pair features; equal ones are taken by node number. A pair is
     admissible if its nodes differ and lie on opposite sides where the log has two. With `candidates`, nodes and
-    possible partners of each (duplicates allowed), only these are compared. Memory is bounded by BLOCK_PAIRS. Raises
-    ValueError for more than MAX_NODES nodes without candidates, and for unknown query nodes.
+    possible partners of each (duplicates allowed), only these are compared, by `walks_of` them where it is given.
+    Memory is bounded by BLOCK_PAIRS, and by the number of candidates. Raises ValueError for more than MAX_NODES nodes
+    without candidates, and for unknown query nodes.
     """
     is_query_N = _query_mask(len(side_N), query_A)
     if candidates is not None:
-        return _best_of_pairs(features, decoder, _admissible(candidates, side_N, is_query_N), k)
+        return _best_of_pairs(features, decoder, _admissible(candidates, side_N, is_query_N), k, walks_of)
     if len(side_N) > MAX_NODES:
         raise InvalidInput(
             f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates"
@@ -123,14 +133,20 @@ class _Logits:
         past.data = self.past_E[find_edges(edges, row_M, past.indices.astype(np.int64))]
         return past
 
-    def of_pairs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Give the log-odds [P] of some pairs."""
-        common_P, adamic_P, l3_P = path_scores(self.features, source_P, target_P)
+    def of_pairs(
+        self,
+        source_P: NDArray[np.int64],
+        target_P: NDArray[np.int64],
+        edge_P: NDArray[np.int64],
+        paths: PathScores,
+    ) -> NDArray[np.float64]:
+        """Give the log-odds [P] of some pairs from their edges (-1: none) and paths."""
+        common_P, adamic_P, l3_P = paths
         logit_P = self.offset + (self.term_N[source_P] + self.term_N[target_P])
         for slope, value_N in zip(self.slope_3, self.factor_N3.T, strict=True):
             logit_P += slope * (value_N[source_P] * value_N[target_P])
         logit_P += self.difference * np.abs(self.degree_N[source_P] - self.degree_N[target_P])
-        logit_P += edge_values(self.features.edges, self.past_E, source_P, target_P)
+        logit_P += values_at(edge_P, self.past_E)
         return logit_P + self.common * np.log1p(common_P) + self.adamic * adamic_P + self.l3 * np.log1p(1e4 * l3_P)
 
     def of_block(
@@ -194,20 +210,29 @@ def _admissible(candidates: Pairs, side_N: NDArray[np.int8], is_query_N: NDArray
     return key_P // len(side_N), key_P % len(side_N)
 
 
-def _best_of_pairs(features: PairFeatures, decoder: LinkDecoder, pairs: Pairs, k: int) -> Retrieved:
+def _best_of_pairs(
+    features: PairFeatures, decoder: LinkDecoder, pairs: Pairs, k: int, walks_of: WalksOf | None
+) -> Retrieved:
+    logits, logit_P = _Logits(features, decoder), np.empty(len(pairs[0]))
+    walks = None if walks_of is None else walks_of(*pairs)
+    edge_P = find_edges(features.edges, *pairs) if walks is None else walks.edge_P
     # Pairs that are walked from one end go together, because the walks are expensive.
     order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
-    logits, logit_P = _Logits(features, decoder), np.empty(len(order_P))
     for block_P in np.array_split(order_P, -(-len(order_P) // BLOCK_PAIRS) or 1):
-        logit_P[block_P] = logits.of_pairs(pairs[0][block_P], pairs[1][block_P])
-    linked_P = find_edges(features.edges, *pairs) >= 0
-    every = Retrieved(*pairs, linked_P)
+        ends = pairs[0][block_P], pairs[1][block_P]
+        if walks is None:
+            paths = path_scores(features, *ends)
+        else:
+            paths = walks.rows(block_P).path_scores(features.degree_N, *ends)
+        logit_P[block_P] = logits.of_pairs(*ends, edge_P[block_P], paths)
+    every = Retrieved(*pairs, edge_P >= 0, walks)
     parts = []
     for is_linked in (False, True):
-        own_P = np.flatnonzero(linked_P == is_linked)
+        own_P = np.flatnonzero(every.linked_R == is_linked)
         best_P, _ = best_of_nodes(every.node_R[own_P], every.partner_R[own_P], logit_P[own_P], k)
-        parts.append(every.rows(own_P[best_P]))
-    return _grouped(parts)
+        parts.append(own_P[best_P])
+    found_R = np.concatenate(parts)
+    return every.rows(found_R[np.argsort(every.node_R[found_R], kind="stable")])
 
 
 def _grouped(parts: list[Retrieved]) -> Retrieved:

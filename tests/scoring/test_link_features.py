@@ -270,9 +270,10 @@ def test_walks_that_are_read_at_few_nodes_are_those_of_all_nodes():
     features = prepare_link_features(toy_graph(*ends, sides=[0] * 633))
     slots, node_P = (features.pairs.union.indptr, features.pairs.union.indices), np.arange(1, 633)
     for second_P, num_read in ([631], 3), ([31, 631], 5), (node_P, -1):
-        lists = np.zeros(633, dtype=np.bool_), np.empty(633, dtype=np.int32)
-        assert _read_by(*slots, np.array(second_P), 660, *lists) == num_read  # -1: for many pairs all walks are made
-        assert not lists[0].any()
+        no_hub_N, is_read_N = np.full(633, -1, dtype=np.int32), np.zeros(633, dtype=np.bool_)
+        found = _read_by(*slots, np.array(second_P), 660, (no_hub_N, is_read_N), np.empty(633, dtype=np.int32))
+        assert found == num_read  # -1: for many pairs all walks are made
+        assert not is_read_N.any()
     together = features.walks(np.zeros_like(node_P), node_P)
     alone = [features.walks(np.array([0]), np.array([node])) for node in node_P]
     np.testing.assert_array_equal(np.concatenate([walks.sums_P5 for walks in alone]), together.sums_P5)

@@ -20,7 +20,7 @@ from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, checked_scores
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.evaluation.query_slices import evidence, num_partners
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.sampling.pairs import Pairs, TooFewLinks
+from dyformer.sampling.pairs import TooFewLinks
 from dyformer.scoring.calibration import Calibration, fit_calibration
 from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.forecaster import ForecasterScore
@@ -88,7 +88,7 @@ class Forecast:
             raise InvalidInput(f"links = {unknown[0]!r}: expected one of {', '.join(get_args(Links))}")
         retrieved = self.retrieved(query_A, at_least=k)
         retrieved = retrieved.rows(np.logical_or.reduce([_of_kind(retrieved, kind) for kind in kinds]))
-        score_R, reasons_of = self._scored(ordered(self.past.history, retrieved))
+        score_R, reasons_of = self._scored(retrieved)
         best_of: dict[Links, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         for kind in kinds:
             own_R = np.flatnonzero(_of_kind(retrieved, kind))
@@ -124,15 +124,19 @@ class Forecast:
 
     def retrieved(self, query_A: NDArray[np.int64] | None = None, *, at_least: int = 0) -> Retrieved:
         """Give the pairs of stage 1, `at_least` so many new partners of a node where it has them."""
-        return retrieved_pairs(self.past, self.retrieval, query_A, self.candidates_of, at_least=at_least)
+        walks_of = self.score.walks if isinstance(self.score, ForecasterScore) else None
+        return retrieved_pairs(
+            self.past, self.retrieval, query_A, self.candidates_of, at_least=at_least, walks_of=walks_of
+        )
 
-    def _scored(self, pairs: Pairs) -> tuple[NDArray[np.float64], Callable[[NDArray[np.int64]], pl.Series]]:
+    def _scored(self, retrieved: Retrieved) -> tuple[NDArray[np.float64], Callable[[NDArray[np.int64]], pl.Series]]:
         """Give the scores [R] of pairs, and the function that writes the reasons of some of them."""
         score, none = self.score, pl.Series([[]], dtype=FORECAST_SCHEMA["reasons"])
+        source_R, target_R = ordered(self.past.history, retrieved)
         if not isinstance(score, ForecasterScore):
-            return self._checked(score(*pairs), pairs[0]), lambda listed_L: none.new_from_index(0, len(listed_L))
-        source_R, target_R = pairs
-        walks = score.walks(source_R, target_R)  # made once for both
+            score_R = self._checked(score(source_R, target_R), source_R)
+            return score_R, lambda listed_L: none.new_from_index(0, len(listed_L))
+        walks = retrieved.walks or score.walks(source_R, target_R)  # made once for stage 1, the scores and the reasons
 
         def reasons(listed_L: NDArray[np.int64]) -> pl.Series:
             return score.reasons(source_R[listed_L], target_R[listed_L], walks.rows(listed_L))
