@@ -471,9 +471,16 @@ def test_a_graph_that_has_just_become_large_is_calibrated_as_its_forecast_is_mad
     assert given == [UNTIL - 1, UNTIL]
 
 
-def test_scores_of_a_large_graph_do_not_depend_on_the_range(monkeypatch: pytest.MonkeyPatch):
+def every_graph_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("evaluation.first_stage", "evaluation.labelled_steps", "scoring.forecaster", "scoring.retrieval"):
         monkeypatch.setattr(f"dyformer.{name}.MAX_NODES", 0)
+
+
+@pytest.mark.parametrize("num_hubs", [0, 3])
+def test_scores_of_a_large_graph_do_not_depend_on_the_range(num_hubs: int, monkeypatch: pytest.MonkeyPatch):
+    every_graph_is_large(monkeypatch)
+    monkeypatch.setattr("dyformer.scoring.link_features.LARGE_NODES", 0)
+    monkeypatch.setattr("dyformer.scoring.link_features.NUM_HUBS", num_hubs)
     past = past_of()
     large = fit_forecast("Forecaster without vectors", Forecaster(), past, seed=0, candidates_of=candidate_pairs)
     whole = large.tables(3, ("all", "new"))
@@ -482,6 +489,24 @@ def test_scores_of_a_large_graph_do_not_depend_on_the_range(monkeypatch: pytest.
     for kind, table in whole.items():
         assert table["node"].n_unique() > 10
         assert_frame_equal(pl.concat([tables[kind] for tables in ranges]), table, check_exact=True)
+
+
+def test_walks_of_candidates_are_made_once_for_both_stages(monkeypatch: pytest.MonkeyPatch):
+    every_graph_is_large(monkeypatch)
+    past = past_of()
+    large = fit_forecast("Forecaster without vectors", Forecaster(), past, seed=0, candidates_of=candidate_pairs)
+    retrieved = retrieved_pairs(past, large.retrieval, None, candidate_pairs, at_least=3)
+    found, apart = large.retrieved(at_least=3), large.score(*ordered(past.history, retrieved))
+    for column, expected in zip(found[:3], retrieved[:3], strict=True):
+        np.testing.assert_array_equal(column, expected)
+    assert retrieved.walks is None
+    np.testing.assert_array_equal(large._scored(found)[0], apart)
+    made = []
+    for name in ("path_sums", "weighted_path_sums"):
+        walk = getattr(paths, name)
+        monkeypatch.setattr(paths, name, lambda *given, walk=walk, name=name: made.append(name) or walk(*given))
+    large.tables(3, ("all", "new"))
+    assert made == ["weighted_path_sums"]
 
 
 def test_at_least_as_many_partners_are_retrieved_as_are_listed(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):

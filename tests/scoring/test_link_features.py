@@ -179,7 +179,14 @@ def random_rows(num_nodes: int, num_rows: int, *, seed: int) -> list[Row]:
     return [(a, b, t, w) for (a, b), t, w in zip(ends, times, generator.integers(1, 4, num_rows) / 2, strict=True)]
 
 
-def test_features_of_a_larger_graph_equal_their_formulas():
+def set_hubs(monkeypatch: pytest.MonkeyPatch, num_hubs: int) -> None:
+    monkeypatch.setattr(link_features, "LARGE_NODES", 0)
+    monkeypatch.setattr(link_features, "NUM_HUBS", num_hubs)
+
+
+@pytest.mark.parametrize("num_hubs", [0, 1, 20])
+def test_features_of_a_larger_graph_equal_their_formulas(num_hubs: int, monkeypatch: pytest.MonkeyPatch):
+    set_hubs(monkeypatch, num_hubs)
     rows = random_rows(100, 500, seed=0)
     history = graph_of(rows)
     assert len(history.node_N) > DENSE_NODES
@@ -263,7 +270,9 @@ def test_features_of_a_pair_do_not_depend_on_the_other_pairs(monkeypatch: pytest
     np.testing.assert_array_equal(features.directed(source_P[:99], target_P[:99]), together[:99])
 
 
-def test_walks_that_are_read_at_few_nodes_are_those_of_all_nodes():
+@pytest.mark.parametrize("num_hubs", [0, 3])
+def test_walks_that_are_read_at_few_nodes_are_those_of_all_nodes(num_hubs: int, monkeypatch: pytest.MonkeyPatch):
+    set_hubs(monkeypatch, num_hubs)
     # 0 has 30 neighbours, of which each has 20 others: 660 walks of two steps. 632 hangs on 631, and 631 on 31.
     branches = [(1 + n, 31 + 20 * n + m) for n in range(30) for m in range(20)]
     ends = [[*((0, 1 + n) for n in range(30)), (31, 631), (1, 40)], branches, [(5, 631), (631, 632), (2, 9)]]
@@ -280,6 +289,23 @@ def test_walks_that_are_read_at_few_nodes_are_those_of_all_nodes():
     np.testing.assert_array_equal(np.concatenate([walks.edge_P for walks in alone]), together.edge_P)
     one_by_one = [features.pairs.table(np.array([0]), np.array([node])) for node in node_P]
     np.testing.assert_array_equal(np.concatenate(one_by_one), features.pairs.table(np.zeros_like(node_P), node_P))
+
+
+def test_hubs_change_no_sum_but_by_single_precision(monkeypatch: pytest.MonkeyPatch):
+    rows = random_rows(300, 4000, seed=4)
+    source_P, target_P = ordered_pairs(300)
+    found = {}
+    for num_hubs in (0, 16):
+        set_hubs(monkeypatch, num_hubs)
+        features = prepare_link_features(graph_of(rows))
+        found[num_hubs] = features.walks(source_P, target_P)
+        hubs = features._hubs
+        assert (hubs[0] >= 0).sum() == num_hubs
+        assert features.pairs.degree_N[hubs[0] >= 0].sum() == np.sort(features.pairs.degree_N)[300 - num_hubs :].sum()
+    np.testing.assert_array_equal(found[16].edge_P, found[0].edge_P)
+    np.testing.assert_array_equal(found[16].sums_P5[:, [0, 1, 3]], found[0].sums_P5[:, [0, 1, 3]])
+    np.testing.assert_allclose(found[16].sums_P5, found[0].sums_P5, rtol=1e-6)
+    assert (found[16].sums_P5[:, 2] != found[0].sums_P5[:, 2]).any()
 
 
 def test_relabelling_nodes_permutes_the_features_alone():
