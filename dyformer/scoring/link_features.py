@@ -103,10 +103,13 @@ def groups(directed: bool) -> dict[str, list[int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Walks:
-    """The edge [P] of each pair (-1: none), and the sums [P, 5] of `weighted_path_sums` over its walks."""
+    """The edge [P] of each pair (-1: none), and the sums [P, 5] of `weighted_path_sums` over its walks.
+
+    Those of a graph of more than LARGE_NODES nodes are in single precision.
+    """
 
     edge_P: NDArray[np.int64]
-    sums_P5: NDArray[np.float64]
+    sums_P5: NDArray[np.floating]
 
     def rows(self, index: slice | NDArray[np.integer] | NDArray[np.bool_]) -> "Walks":
         """Give the walks of some of the pairs."""
@@ -116,7 +119,7 @@ class Walks:
         self, degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
     ) -> PathScores:
         """Give what `pair_features.path_scores` gives of the pairs, from the walks."""
-        common_P, adamic_P, walk_P = self.sums_P5.T[:3]
+        common_P, adamic_P, walk_P = self.sums_P5.T[:3].astype(np.float64)
         return common_P, adamic_P, l3_score(degree_N, source_P, target_P, walk_P)
 
 
@@ -136,7 +139,7 @@ class LinkFeatures:
     def walks(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> Walks:
         """Walk between the ends of all pairs: the part of their features that is expensive, and worth keeping.
 
-        They take 48 bytes a pair.
+        They take 48 bytes a pair, of a graph of more than LARGE_NODES nodes 28.
 
         Raises ValueError for a node that is not in the history.
         """
@@ -146,7 +149,8 @@ class LinkFeatures:
         degree_N, union = self.pairs.degree_N, self.pairs.union
         many_P, few_P = busier_end_first(degree_N, source_P, target_P)
         order_P = np.argsort(many_P, kind="stable")  # pairs that are walked from one end follow each other
-        edge_P, sums_P5 = np.empty(len(order_P), dtype=np.int64), np.empty((len(order_P), 5))
+        kind = np.float32 if self._num_hubs else np.float64
+        edge_P, sums_P5 = np.empty(len(order_P), dtype=np.int64), np.empty((len(order_P), 5), dtype=kind)
         slots = union.indptr, union.indices, self.edge_M, self.step_M
         node_values, hubs = (degree_N, adamic_adar_weight(degree_N)), self._hubs
         for block in slices(len(order_P), BLOCK_WALKS):
@@ -205,7 +209,8 @@ class LinkFeatures:
         paths = walks.path_scores(degree_N, source_B, target_B)
         columns = feature_columns(self.pairs, source_B, target_B, walks.edge_P, paths)
         sides_B = self._opposite_sides(many_B, few_B)
-        return [*columns, *np.log1p(1e4 * walks.sums_P5.T[3:]), sides_B, *self._smooth_columns(many_B, few_B)]
+        weighted_2B = walks.sums_P5.T[3:].astype(np.float64)
+        return [*columns, *np.log1p(1e4 * weighted_2B), sides_B, *self._smooth_columns(many_B, few_B)]
 
     def _opposite_sides(self, many_B: NDArray[np.int64], few_B: NDArray[np.int64]) -> NDArray[np.float64]:
         # In a group of nodes that has no two sides both are equal, and cancel.
@@ -223,6 +228,10 @@ class LinkFeatures:
             yield np.einsum("bk,bk->b", vector_BK[:, :rank], cubed_BK[:, :rank])
             yield np.divide(once_B, length_B, out=np.zeros_like(once_B), where=length_B > 0)
 
+    @property
+    def _num_hubs(self) -> int:
+        return NUM_HUBS if len(self.pairs.degree_N) > LARGE_NODES else 0
+
     @cached_property
     def _hubs(self) -> tuple[NDArray[np.generic], ...]:
         """The busiest nodes of a large graph, as `weighted_path_sums` reads them: 64 lead three quarters of the walks.
@@ -232,7 +241,7 @@ class LinkFeatures:
         from dyformer.graphs.kernels.paths import hub_walks  # late, as numba is slow to import
 
         degree_N, union = self.pairs.degree_N, self.pairs.union
-        num_hubs = NUM_HUBS if len(degree_N) > LARGE_NODES else 0
+        num_hubs = self._num_hubs
         hub_N = np.full(len(degree_N), -1, dtype=np.int32)
         hub_N[np.argsort(-degree_N, kind="stable")[:num_hubs]] = np.arange(num_hubs)
         slot_X = np.flatnonzero(hub_N[union.indices] >= 0)
