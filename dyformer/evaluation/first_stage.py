@@ -53,8 +53,8 @@ def retrieved_pairs(
         fewest = FEWEST_OF_LARGE
         candidates = None if candidates_of is None else candidates_of(past, query_A)
     k = max(int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most)), at_least)
-    options = {"candidates": candidates, "query_A": query_A, "walks_of": walks_of}
-    return retrieve(pair_features(past), retrieval, side_N, k=k, **options)
+    features = pair_features(past)
+    return retrieve(features, retrieval, side_N, k=k, candidates=candidates, query_A=query_A, walks_of=walks_of)
 
 
 def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:

@@ -82,6 +82,9 @@ BLOCK_PAIRS = 1 << 15
 BLOCK_WALKS = 1 << 21  # an end whose pairs are in two blocks is walked from twice
 NUM_HUBS = 64  # of a graph of more than LARGE_NODES nodes
 
+Hubs = tuple[NDArray[np.int32], NDArray[np.integer], NDArray[np.integer], NDArray[np.float32]]
+"""The busiest nodes of a graph, as `weighted_path_sums` reads them."""
+
 
 def names(directed: bool) -> tuple[str, ...]:
     """Name the columns of `LinkFeatures.directed` or of `LinkFeatures.undirected`.
@@ -233,7 +236,7 @@ class LinkFeatures:
         return NUM_HUBS if len(self.pairs.degree_N) > LARGE_NODES else 0
 
     @cached_property
-    def _hubs(self) -> tuple[NDArray[np.generic], ...]:
+    def _hubs(self) -> Hubs:
         """The busiest nodes of a large graph, as `weighted_path_sums` reads them: 64 lead three quarters of the walks.
 
         They take 512 bytes a node.

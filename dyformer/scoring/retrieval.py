@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -45,6 +46,12 @@ class Retrieved(NamedTuple):
     partner_R: NDArray[np.int64]
     linked_R: NDArray[np.bool_]  # whether the pair was linked before, in either direction
     walks: Walks | None = None  # where they were made to compare the pairs
+
+    @classmethod
+    def of_table(cls, table: pl.DataFrame) -> "Retrieved":
+        """Read the columns node, partner and linked_before of a table of forecasts."""
+        node, partner, linked_before = (table[column].to_numpy() for column in ("node", "partner", "linked_before"))
+        return cls(node, partner, linked_before)
 
     def rows(self, index_R: NDArray[np.integer] | NDArray[np.bool_]) -> "Retrieved":
         """Give some of the pairs."""

@@ -47,10 +47,9 @@ def test_log_odds_of_pairs_are_those_of_their_features_in_both_orders():
     features, decoder = prepare_pair_features(history), decoder_of(history)
     source_P, target_P = np.triu_indices(30, k=1)
 
-    def logits(*ends: np.ndarray) -> np.ndarray:
-        return _Logits(features, decoder).of_pairs(
-            *ends, find_edges(features.edges, *ends), path_scores(features, *ends)
-        )
+    def logits(source_P: np.ndarray, target_P: np.ndarray) -> np.ndarray:
+        edge_P, paths = find_edges(features.edges, source_P, target_P), path_scores(features, source_P, target_P)
+        return _Logits(features, decoder).of_pairs(source_P, target_P, edge_P, paths)
 
     found = logits(source_P, target_P)
     np.testing.assert_allclose(found, logit(decoder, features.table(source_P, target_P)), rtol=1e-12, atol=1e-12)

@@ -71,7 +71,7 @@ def backtests(name: str, forecast: Forecast, graph: DynamicGraph, *, seed: int) 
 
 
 def _with_outcomes(best: pl.DataFrame, name: str, forecast: Forecast, graph: DynamicGraph, seed: int) -> pl.DataFrame:
-    pairs = Retrieved(*(best[column].to_numpy() for column in ("node", "partner", "linked_before")))
+    pairs = Retrieved.of_table(best)
     came_P = linked_in(graph, graph.num_steps, *ordered(forecast.past.history, pairs))
     keys = {"method": name, "seed": seed, "step": graph.num_steps}
     literals = [pl.lit(value, BACKTEST_SCHEMA[key]).alias(key) for key, value in keys.items()]

@@ -114,7 +114,7 @@ def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.D
     best = best.join(partners, on=["partner_side", "partner_id"], how="left", maintain_order="left")
     is_known_R = best.select(pl.all_horizontal(pl.col("node", "partner").is_not_null())).to_series().to_numpy()
     known_pairs = best.filter(is_known_R)
-    pairs = Retrieved(*(known_pairs[column].to_numpy() for column in ("node", "partner", "linked_before")))
+    pairs = Retrieved.of_table(known_pairs)
     came_R = np.zeros(best.height, dtype=bool)
     came_R[is_known_R] = linked_in(graph, step, *ordered(graph, pairs))
     return best.with_columns(came=came_R)
