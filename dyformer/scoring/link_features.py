@@ -55,6 +55,7 @@ from dyformer.scoring.pair_features import (
     check_known,
     edge_degree,
     feature_columns,
+    grouped_by_busier_end,
     l3_score,
     prepare_pair_features,
 )
@@ -150,15 +151,14 @@ class LinkFeatures:
 
         check_known(self.pairs.edges.num_nodes, source_P, target_P)
         degree_N, union = self.pairs.degree_N, self.pairs.union
-        many_P, few_P = busier_end_first(degree_N, source_P, target_P)
-        order_P = np.argsort(many_P, kind="stable")  # pairs that are walked from one end follow each other
+        order_P = grouped_by_busier_end(degree_N, source_P, target_P)
         kind = np.float32 if self._num_hubs else np.float64
         edge_P, sums_P5 = np.empty(len(order_P), dtype=np.int64), np.empty((len(order_P), 5), dtype=kind)
         slots = union.indptr, union.indices, self.edge_M, self.step_M
         node_values, hubs = (degree_N, adamic_adar_weight(degree_N)), self._hubs
         for block in slices(len(order_P), BLOCK_WALKS):
             order_B = order_P[block]
-            ends_2B = np.stack([many_P[order_B], few_P[order_B]])
+            ends_2B = np.stack(busier_end_first(degree_N, source_P[order_B], target_P[order_B]))
             edge_P[order_B], sums_P5[order_B] = weighted_path_sums(slots, node_values, hubs, ends_2B)
         return Walks(edge_P=edge_P, sums_P5=sums_P5)
 

@@ -32,6 +32,8 @@ FEATURE_NAMES = (
     "sum_log_step_degree",
 )
 
+BLOCK_PAIRS = 1 << 20
+
 PathScores = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -199,9 +201,8 @@ def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: N
     from dyformer.graphs.kernels.paths import path_sums  # late, because numba takes half a second to import
 
     check_known(features.edges.num_nodes, source_P, target_P)
-    first_P, second_P = busier_end_first(features.degree_N, source_P, target_P)
-    order_P = np.argsort(first_P, kind="stable")
-    first_P, second_P = first_P[order_P], second_P[order_P]
+    order_P = grouped_by_busier_end(features.degree_N, source_P, target_P)
+    first_P, second_P = busier_end_first(features.degree_N, source_P[order_P], target_P[order_P])
     degree_N, union = features.degree_N, features.union
     scores_3P = np.empty((3, len(order_P)))
     scores_3P[:, order_P] = path_sums(
@@ -285,3 +286,17 @@ def busier_end_first(
     low_P, high_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
     swap_P = degree_N[high_P] > degree_N[low_P]
     return np.where(swap_P, high_P, low_P), np.where(swap_P, low_P, high_P)
+
+
+def grouped_by_busier_end(
+    degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Order pairs [P] so that those with one busier end, from which they are walked, follow each other.
+
+    It takes 12 bytes a pair, and no more while it is made.
+    """
+    busier_P = np.empty(len(source_P), dtype=np.int32 if len(degree_N) < 2**31 else np.int64)
+    for first in range(0, len(source_P), BLOCK_PAIRS):
+        block = slice(first, first + BLOCK_PAIRS)
+        busier_P[block], _ = busier_end_first(degree_N, source_P[block], target_P[block])
+    return np.argsort(busier_P, kind="stable")

@@ -15,14 +15,14 @@ from scipy import sparse
 from dyformer import InvalidInput
 from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
 from dyformer.scoring.decoder import LinkDecoder, slopes
-from dyformer.scoring.link_features import Walks
+from dyformer.scoring.link_features import Walks, slices
 from dyformer.scoring.pair_features import (
     PairFeatures,
     PathScores,
     adamic_adar_weight,
-    busier_end_first,
     check_known,
     find_edges,
+    grouped_by_busier_end,
     path_scores,
     values_at,
 )
@@ -223,15 +223,18 @@ def _best_of_pairs(
     logits, logit_P = _Logits(features, decoder), np.empty(len(pairs[0]))
     walks = None if walks_of is None else walks_of(*pairs)
     edge_P = find_edges(features.edges, *pairs) if walks is None else walks.edge_P
-    # Pairs that are walked from one end go together, because the walks are expensive.
-    order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
-    for block_P in np.array_split(order_P, -(-len(order_P) // BLOCK_PAIRS) or 1):
-        ends = pairs[0][block_P], pairs[1][block_P]
-        if walks is None:
-            paths = path_scores(features, *ends)
-        else:
-            paths = walks.rows(block_P).path_scores(features.degree_N, *ends)
-        logit_P[block_P] = logits.of_pairs(*ends, edge_P[block_P], paths)
+    if walks is None:
+        # Pairs that are walked from one end go together, because the walks are expensive.
+        order_P = grouped_by_busier_end(features.degree_N, *pairs)
+        for block in slices(len(order_P), BLOCK_PAIRS):
+            block_B = order_P[block]
+            ends = pairs[0][block_B], pairs[1][block_B]
+            logit_P[block_B] = logits.of_pairs(*ends, edge_P[block_B], path_scores(features, *ends))
+    else:
+        for block in slices(len(logit_P), BLOCK_PAIRS):
+            ends = pairs[0][block], pairs[1][block]
+            paths = walks.rows(block).path_scores(features.degree_N, *ends)
+            logit_P[block] = logits.of_pairs(*ends, edge_P[block], paths)
     every = Retrieved(*pairs, edge_P >= 0, walks)
     parts = []
     for is_linked in (False, True):
