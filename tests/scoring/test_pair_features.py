@@ -7,10 +7,12 @@ import pytest
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring import pair_features
 from dyformer.scoring.pair_features import (
     FEATURE_NAMES,
     busier_end_first,
     find_edges,
+    grouped_by_busier_end,
     path_scores,
     prepare_pair_features,
     union_edges,
@@ -190,3 +192,14 @@ def test_a_history_without_any_edge_has_features():
 def test_a_node_outside_the_history_is_refused(pair: tuple[int, int]):
     with pytest.raises(ValueError, match="expected nodes of the history, 0 to 5"):
         prepare_pair_features(HISTORY).table(np.array([pair[0]]), np.array([pair[1]]))
+
+
+@pytest.mark.parametrize("block_pairs", [1 << 20, 7])
+def test_pairs_of_one_busier_end_follow_each_other_in_their_order(block_pairs: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pair_features, "BLOCK_PAIRS", block_pairs)
+    source_P, target_P = np.random.default_rng(1).integers(20, size=(2, 90))
+    degree_N = np.random.default_rng(2).integers(5, size=20).astype(np.float64)
+    order_P = grouped_by_busier_end(degree_N, source_P, target_P)
+    ends = zip(source_P.tolist(), target_P.tolist(), strict=True)
+    busier = [min(pair, key=lambda node: (-degree_N[node], node)) for pair in ends]
+    assert order_P.tolist() == sorted(range(90), key=lambda pair: busier[pair])
