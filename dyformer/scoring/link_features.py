@@ -28,7 +28,8 @@ Each feature reads the history alone, of which `until` is the last step. Ages ar
 
 The smooth walks are the low frequencies of the graph: partners of similar nodes, also where no short path leads (a
 filter of collaborative filtering: Shen et al., 2021). The 0.3 m keeps small separate groups from filling the spectrum
-(regularised spectral clustering: Zhang and Rohe, 2018). Above 50,000 nodes they are less exact (see `factorisation`).
+(regularised spectral clustering: Zhang and Rohe, 2018). Above 50,000 nodes they are less exact (see `factorisation`),
+and so are the walks, whose sums are in single precision there.
 
 d_h(i, j) sums w x 0.5^(age / h) over the interactions from i to j; w is log1p(weight in the log) / log(2), so that a
 weight of 1 counts 1, as do interactions of a log without weights. The age of a contact that never was is one
