@@ -238,9 +238,9 @@ def _best_of_pairs(
     every = Retrieved(*pairs, edge_P >= 0, walks)
     parts = []
     for is_linked in (False, True):
-        own_P = np.flatnonzero(every.linked_R == is_linked)
-        best_P, _ = best_of_nodes(every.node_R[own_P], every.partner_R[own_P], logit_P[own_P], k)
-        parts.append(own_P[best_P])
+        is_own_P = every.linked_R == is_linked
+        best_P, _ = best_of_nodes(*pairs, np.where(is_own_P, logit_P, -np.inf), k)  # the others come last
+        parts.append(best_P[is_own_P[best_P]])
     found_R = np.concatenate(parts)
     return every.rows(found_R[np.argsort(every.node_R[found_R], kind="stable")])
 
