@@ -66,21 +66,23 @@ def retrieve(
     side_N: NDArray[np.int8],
     *,
     k: int,
-    candidates: Pairs | None = None,
+    candidates_of: Callable[[], Pairs] | None = None,
     query_A: NDArray[np.int64] | None = None,
     walks_of: WalksOf | None = None,
 ) -> Retrieved:
     """Give the best partners of every node, or of `query_A`: at most `k` new ones and `k` that it was linked with.
 
     The best have the highest log-odds of a decoder of pair features; equal ones are taken by node number. A pair is
-    admissible if its nodes differ and lie on opposite sides where the log has two. With `candidates`, nodes and
-    possible partners of each (duplicates allowed), only these are compared, by `walks_of` them where it is given.
+    admissible if its nodes differ and lie on opposite sides where the log has two. With
+    `candidates_of`, which gives nodes and possible partners of each (duplicates allowed), only these are compared, by
+    `walks_of` them where it is given.
     Memory is bounded by BLOCK_PAIRS, and by the number of candidates. Raises ValueError for more than MAX_NODES nodes
     without candidates, and for unknown query nodes.
     """
     is_query_N = _query_mask(len(side_N), query_A)
-    if candidates is not None:
-        return _best_of_pairs(features, decoder, _admissible(candidates, side_N, is_query_N), k, walks_of)
+    if candidates_of is not None:
+        pairs = _admissible(candidates_of(), side_N, is_query_N)  # of a large graph the others take half a gigabyte
+        return _best_of_pairs(features, decoder, pairs, k, walks_of)
     if len(side_N) > MAX_NODES:
         raise InvalidInput(
             f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates"
