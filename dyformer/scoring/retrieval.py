@@ -73,11 +73,10 @@ def retrieve(
     """Give the best partners of every node, or of `query_A`: at most `k` new ones and `k` that it was linked with.
 
     The best have the highest log-odds of a decoder of pair features; equal ones are taken by node number. A pair is
-    admissible if its nodes differ and lie on opposite sides where the log has two. With
-    `candidates_of`, which gives nodes and possible partners of each (duplicates allowed), only these are compared, by
-    `walks_of` them where it is given.
-    Memory is bounded by BLOCK_PAIRS, and by the number of candidates. Raises ValueError for more than MAX_NODES nodes
-    without candidates, and for unknown query nodes.
+    admissible if its nodes differ and lie on opposite sides where the log has two. With `candidates_of`, which gives
+    nodes and possible partners of each (duplicates allowed), only these are compared, by `walks_of` them where it is
+    given. Memory is bounded by BLOCK_PAIRS and the number of candidates. Raises ValueError for more than MAX_NODES
+    nodes without candidates, and for unknown query nodes.
     """
     is_query_N = _query_mask(len(side_N), query_A)
     if candidates_of is not None:
