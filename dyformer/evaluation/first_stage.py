@@ -49,13 +49,13 @@ def retrieved_pairs(
     """
     num_nodes = past.history.snapshots[-1].num_nodes
     side_N = past.history.side_N[:num_nodes]
-    own, (fewest, most) = None, NUM_RETRIEVED
+    given, (fewest, most) = None, NUM_RETRIEVED
     if as_large or num_nodes > MAX_NODES:
         fewest = FEWEST_OF_LARGE
-        own = None if candidates_of is None else partial(candidates_of, past, query_A)
+        given = None if candidates_of is None else partial(candidates_of, past, query_A)
     k = max(int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most)), at_least)
     features = pair_features(past)
-    return retrieve(features, retrieval, side_N, k=k, candidates_of=own, query_A=query_A, walks_of=walks_of)
+    return retrieve(features, retrieval, side_N, k=k, candidates_of=given, query_A=query_A, walks_of=walks_of)
 
 
 def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:

@@ -234,13 +234,14 @@ class LinkFeatures:
 
     @property
     def _num_hubs(self) -> int:
-        return NUM_HUBS if len(self.pairs.degree_N) > LARGE_NODES else 0
+        num_nodes = len(self.pairs.degree_N)
+        return min(NUM_HUBS, num_nodes) if num_nodes > LARGE_NODES else 0
 
     @cached_property
     def _hubs(self) -> Hubs:
-        """The busiest nodes of a large graph, as `weighted_path_sums` reads them: 64 lead three quarters of the walks.
+        """The busiest nodes of a large graph, as `weighted_path_sums` reads them.
 
-        They take 512 bytes a node.
+        64 lead three quarters of the walks of a log of a million nodes. They take 512 bytes a node.
         """
         from dyformer.graphs.kernels.paths import hub_walks  # late, as numba is slow to import
 
@@ -248,8 +249,8 @@ class LinkFeatures:
         num_hubs = self._num_hubs
         hub_N = np.full(len(degree_N), -1, dtype=np.int32)
         hub_N[np.argsort(-degree_N, kind="stable")[:num_hubs]] = np.arange(num_hubs)
-        slot_X = np.flatnonzero(hub_N[union.indices] >= 0)
-        hubs = hub_N, np.searchsorted(slot_X, union.indptr), slot_X
+        slot_Y = np.flatnonzero(hub_N[union.indices] >= 0)
+        hubs = hub_N, np.searchsorted(slot_Y, union.indptr), slot_Y
         slots = union.indptr, union.indices, self.edge_M, self.step_M
         return *hubs, hub_walks(slots, degree_N, hubs, num_hubs)
 

@@ -80,7 +80,7 @@ def retrieve(
     """
     is_query_N = _query_mask(len(side_N), query_A)
     if candidates_of is not None:
-        pairs = _admissible(candidates_of(), side_N, is_query_N)  # of a large graph the others take half a gigabyte
+        pairs = _admissible(candidates_of(), side_N, is_query_N)  # frees the others before the walks
         return _best_of_pairs(features, decoder, pairs, k, walks_of)
     if len(side_N) > MAX_NODES:
         raise InvalidInput(

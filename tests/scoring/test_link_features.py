@@ -280,7 +280,7 @@ def test_walks_that_are_read_at_few_nodes_are_those_of_all_nodes(num_hubs: int, 
     slots, node_P = (features.pairs.union.indptr, features.pairs.union.indices), np.arange(1, 633)
     for second_P, num_read in ([631], 3), ([31, 631], 5), (node_P, -1):
         no_hub_N, is_read_N = np.full(633, -1, dtype=np.int32), np.zeros(633, dtype=np.bool_)
-        found = _read_by(*slots, np.array(second_P), 660, (no_hub_N, is_read_N), np.empty(633, dtype=np.int32))
+        found = _read_by(*slots, np.array(second_P), 660, no_hub_N, is_read_N, np.empty(633, dtype=np.int32))
         assert found == num_read  # -1: for many pairs all walks are made
         assert not is_read_N.any()
     together = features.walks(np.zeros_like(node_P), node_P)

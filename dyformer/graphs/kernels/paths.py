@@ -1,7 +1,7 @@
 """Compiled walks of two and three steps between pairs: plain ones, and plain and weighted ones in one pass.
 
 N nodes    N1 = N + 1    M slots of both directions    E edges    P pairs, sorted by their first end
-X nodes at which walks are read    H hubs
+X nodes at which walks are read    H hubs    Y slots that lead to hubs
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def path_sums(indptr_N1, neighbor_M, degree_N, weight_N, first_P, second_P):
         while end < len(first_P) and first_P[end] == node:
             end += 1
         num_walks = _mark_neighbors(indptr_N1, neighbor_M, node, is_neighbor_N)
-        num_read = _read_by(indptr_N1, neighbor_M, second_P[start:end], num_walks, (no_hub_N, is_read_N), read_N)
+        num_read = _read_by(indptr_N1, neighbor_M, second_P[start:end], num_walks, no_hub_N, is_read_N, read_N)
         if num_read >= 0:
             _pull(indptr_N1, neighbor_M, degree_N, read_N[:num_read], is_neighbor_N, walk_N)
         else:
@@ -69,15 +69,14 @@ def _unmark_neighbors(indptr_N1, neighbor_M, node, is_neighbor_N):
 
 
 @njit(nogil=True, cache=True)
-def _read_by(indptr_N1, neighbor_M, second_P, num_walks, is_of_N, read_N):
+def _read_by(indptr_N1, neighbor_M, second_P, num_walks, hub_N, is_read_N, read_N):
     """List the nodes at which the walks of a first end are read, the neighbours of its second ends; give their number.
 
-    Hubs are left out: at these the walks are known.
+    Hubs are left out: `_spread_to_hubs` adds the walks that end there.
 
     It is -1 where it takes less time to make all walks of the first end: `_spread` adds each of them elsewhere in
     memory, `_pull` reads the neighbours of the listed nodes one after the other, which takes a fraction of the time.
     """
-    hub_N, is_read_N = is_of_N
     num_slots = 0
     for second in second_P:
         num_slots += indptr_N1[second + 1] - indptr_N1[second]
@@ -152,20 +151,20 @@ def edge_slots(indptr_N1, source_E, target_E):
 def hub_walks(slots, degree_N, hubs, num_hubs):
     """Sum the two-step walks from each node to each hub, plain ones and weighted ones, `[N, H, 2]`.
 
-    A plain one counts as 1 / degree of the middle. `slots` and `hubs` are those of `weighted_path_sums`, which reads
-    these sums.
+    A plain one counts as 1 / degree of the middle. `slots` and `hubs` are those of `weighted_path_sums`, but that
+    `hubs` has no sums yet.
     """
     indptr_N1, neighbor_M, _, value_M = slots
-    hub_N, hub_indptr_N1, hub_slot_X = hubs
+    hub_N, hub_indptr_N1, hub_slot_Y = hubs
     walk_NH2, sum_H2 = np.empty((len(degree_N), num_hubs, 2), dtype=np.float32), np.empty((num_hubs, 2))
     for node in range(len(degree_N)):
         sum_H2[:] = 0
         for slot in range(indptr_N1[node], indptr_N1[node + 1]):
             middle = neighbor_M[slot]
-            for index in range(hub_indptr_N1[middle], hub_indptr_N1[middle + 1]):
-                hub = hub_N[neighbor_M[hub_slot_X[index]]]
+            for further in hub_slot_Y[hub_indptr_N1[middle] : hub_indptr_N1[middle + 1]]:
+                hub = hub_N[neighbor_M[further]]
                 sum_H2[hub, 0] += 1 / degree_N[middle]
-                sum_H2[hub, 1] += value_M[slot] * value_M[hub_slot_X[index]]
+                sum_H2[hub, 1] += value_M[slot] * value_M[further]
         walk_NH2[node] = sum_H2
     return walk_NH2
 
@@ -191,14 +190,14 @@ def weighted_path_sums(slots, node_values, hubs, pair_2P):
     sums_P5, edge_P = np.zeros((len(first_P), 5)), np.full(len(first_P), -1, dtype=np.int64)
     mark_N, is_read_N = np.zeros(len(degree_N), dtype=np.uint8), _unmarked(degree_N)
     read_N, value_N = np.empty(len(degree_N), dtype=np.int32), np.zeros(len(degree_N))
-    own = mark_N, value_N, is_read_N, read_N
+    scratch = mark_N, value_N, is_read_N, read_N
     walk_N2 = np.zeros((len(degree_N), 2))  # plain and weighted sums side by side: one cache line serves both
     end = 0
     while end < len(first_P):
         start, node = end, first_P[end]
         while end < len(first_P) and first_P[end] == node:
             end += 1
-        numbers = _walk(slots, degree_N, (node, second_P[start:end]), hubs, own, walk_N2)
+        counts = _walk(slots, degree_N, (node, second_P[start:end]), hubs, scratch, walk_N2)
         for pair in range(start, end):
             for slot in range(indptr_N1[second_P[pair]], indptr_N1[second_P[pair] + 1]):
                 middle = neighbor_M[slot]
@@ -211,23 +210,23 @@ def weighted_path_sums(slots, node_values, hubs, pair_2P):
                 sums_P5[pair, 2] += walk_N2[middle, 0] / degree_N[middle]
                 sums_P5[pair, 4] += walk_N2[middle, 1] * value_M[slot]
             _add_by_hubs(slots, degree_N, (node, second_P[pair]), hubs, sums_P5[pair])
-        _clear_apart(slots, node, numbers, hubs, read_N, walk_N2)
+        _clear_apart(slots, node, counts, hubs, read_N, walk_N2)
         _unmark_neighbors(indptr_N1, neighbor_M, node, mark_N)
     return edge_P, sums_P5
 
 
 @njit(nogil=True, cache=True)
-def _walk(slots, degree_N, ends, hubs, own, walk_N2):
-    """Sum the two-step walks from a node where its second ends read them; give their number, and that of these nodes.
+def _walk(slots, degree_N, ends, hubs, scratch, walk_N2):
+    """Sum a node's two-step walks that no hub is the middle of where its second ends read them.
 
-    The second number is -1 where the walks are at all nodes.
+    Gives the number of these walks, and of the nodes where they are read: -1 where that is at all nodes.
     """
     indptr_N1, neighbor_M, _, value_M = slots
     node, second_P = ends
-    mark_N, value_N, is_read_N, read_N = own
+    mark_N, value_N, is_read_N, read_N = scratch
     num_walks = _mark_apart(indptr_N1, neighbor_M, node, hubs[0], mark_N)
     _write_values(indptr_N1, neighbor_M, value_M, node, value_N)
-    num_read = _read_by(indptr_N1, neighbor_M, second_P, num_walks, (hubs[0], is_read_N), read_N)
+    num_read = _read_by(indptr_N1, neighbor_M, second_P, num_walks, hubs[0], is_read_N, read_N)
     if num_read >= 0:
         _pull_weighted(slots, degree_N, read_N[:num_read], (mark_N, value_N), walk_N2)
         _spread_to_hubs(slots, degree_N, node, hubs, walk_N2)
@@ -238,7 +237,7 @@ def _walk(slots, degree_N, ends, hubs, own, walk_N2):
 
 @njit
 def _mark_apart(indptr_N1, neighbor_M, node, hub_N, mark_N):
-    """Mark a node's neighbours, hubs otherwise; give the number of its two-step walks that no hub is the middle of."""
+    """Mark a node's neighbours, hubs otherwise than others; give the number of its two-step walks through others."""
     num_walks = 0
     for slot in range(indptr_N1[node], indptr_N1[node + 1]):
         middle = neighbor_M[slot]
@@ -254,10 +253,10 @@ def _write_values(indptr_N1, neighbor_M, value_M, node, value_N):
 
 
 @njit(nogil=True, cache=True)
-def _pull_weighted(slots, degree_N, read_X, own, walk_N2):
+def _pull_weighted(slots, degree_N, read_X, marks, walk_N2):
     """Sum the two-step walks that end at some nodes, in the order in which `_spread_weighted` adds them."""
     indptr_N1, neighbor_M, _, value_M = slots
-    mark_N, value_N = own
+    mark_N, value_N = marks
     for node in read_X:
         plain, weighted = 0.0, 0.0
         for slot in range(indptr_N1[node], indptr_N1[node + 1]):
@@ -285,11 +284,11 @@ def _spread_weighted(slots, degree_N, node, hub_N, walk_N2):
 def _spread_to_hubs(slots, degree_N, node, hubs, walk_N2):
     """Add the walks of `_spread_weighted` that end at a hub, in the same order."""
     indptr_N1, neighbor_M, _, value_M = slots
-    hub_N, hub_indptr_N1, hub_slot_X, _ = hubs
+    hub_N, hub_indptr_N1, hub_slot_Y, _ = hubs
     for slot in range(indptr_N1[node], indptr_N1[node + 1]):
         middle = neighbor_M[slot]
         if hub_N[middle] < 0:
-            for further in hub_slot_X[hub_indptr_N1[middle] : hub_indptr_N1[middle + 1]]:
+            for further in hub_slot_Y[hub_indptr_N1[middle] : hub_indptr_N1[middle + 1]]:
                 walk_N2[neighbor_M[further], 0] += 1 / degree_N[middle]
                 walk_N2[neighbor_M[further], 1] += value_M[slot] * value_M[further]
 
@@ -298,20 +297,20 @@ def _spread_to_hubs(slots, degree_N, node, hubs, walk_N2):
 def _add_by_hubs(slots, degree_N, ends, hubs, sums_5):
     """Add the three-step walks of a pair whose first step leads to a hub."""
     _, neighbor_M, _, value_M = slots
-    hub_N, hub_indptr_N1, hub_slot_X, walk_NH2 = hubs
+    hub_N, hub_indptr_N1, hub_slot_Y, walk_NH2 = hubs
     first, second = ends
-    for slot in hub_slot_X[hub_indptr_N1[first] : hub_indptr_N1[first + 1]]:
+    for slot in hub_slot_Y[hub_indptr_N1[first] : hub_indptr_N1[first + 1]]:
         hub = neighbor_M[slot]
         sums_5[2] += walk_NH2[second, hub_N[hub], 0] / degree_N[hub]
         sums_5[4] += walk_NH2[second, hub_N[hub], 1] * value_M[slot]
 
 
 @njit(nogil=True, cache=True)
-def _clear_apart(slots, node, numbers, hubs, read_N, walk_N2):
-    """Forget the walks of a node: those at the nodes where they were read, or all of them, as `_clear` does."""
+def _clear_apart(slots, node, counts, hubs, read_N, walk_N2):
+    """Forget the walks of a node: those at hubs and where they were read, or all of them, as `_clear` does."""
     indptr_N1, neighbor_M, _, _ = slots
-    hub_N, hub_indptr_N1, hub_slot_X, _ = hubs
-    num_walks, num_read = numbers
+    hub_N, hub_indptr_N1, hub_slot_Y, _ = hubs
+    num_walks, num_read = counts
     walk_N2[read_N[: max(num_read, 0)]] = 0
     if num_read < 0 and num_walks > len(walk_N2):
         walk_N2[:] = 0
@@ -322,5 +321,5 @@ def _clear_apart(slots, node, numbers, hubs, read_N, walk_N2):
             for further in range(indptr_N1[middle], indptr_N1[middle + 1]):
                 walk_N2[neighbor_M[further]] = 0
         elif hub_N[middle] < 0:
-            for further in hub_slot_X[hub_indptr_N1[middle] : hub_indptr_N1[middle + 1]]:
+            for further in hub_slot_Y[hub_indptr_N1[middle] : hub_indptr_N1[middle + 1]]:
                 walk_N2[neighbor_M[further]] = 0
