@@ -40,8 +40,6 @@ def _folders(controller: str) -> list[Path]:
     except OSError:  # another system than Linux
         lines = []
     path = next((Path(group) for _, controllers, group in lines if controller in controllers.split(",")), Path("/"))
-    if ".." in path.parts:  # a group outside of the container
-        return [root]
     return [root.joinpath(*path.parts[1:depth]) for depth in range(1, len(path.parts) + 1)]
 
 

@@ -184,7 +184,7 @@ def set_hubs(monkeypatch: pytest.MonkeyPatch, num_hubs: int) -> None:
     monkeypatch.setattr(link_features, "NUM_HUBS", num_hubs)
 
 
-@pytest.mark.parametrize("num_hubs", [0, 1, 20])
+@pytest.mark.parametrize("num_hubs", [0, 1, 20, 200])
 def test_features_of_a_larger_graph_equal_their_formulas(num_hubs: int, monkeypatch: pytest.MonkeyPatch):
     set_hubs(monkeypatch, num_hubs)
     rows = random_rows(100, 500, seed=0)
