@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -5,7 +7,6 @@ from toy_graphs import random_graph, toy_graph
 
 import dyformer.scoring.retrieval as module
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import Pairs
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder, logit
 from dyformer.scoring.pair_features import find_edges, path_scores, prepare_pair_features
 from dyformer.scoring.retrieval import Retrieved, _Logits, retrieve
@@ -23,7 +24,7 @@ def decoder_of(history: DynamicGraph) -> LinkDecoder:
     return fit_decoder(prepare_pair_features(history).table(source_P, target_P), generator.random(len(source_P)) < 0.5)
 
 
-def retrieved(history: DynamicGraph, k: int, *, candidates: Pairs | None = None, **options) -> Retrieved:
+def retrieved(history: DynamicGraph, k: int, *, candidates: Any = None, **options) -> Retrieved:
     own = None if candidates is None else lambda: candidates
     features = prepare_pair_features(history)
     return retrieve(features, decoder_of(history), history.side_N, k=k, candidates_of=own, **options)
