@@ -45,17 +45,17 @@ def retrieved_pairs(
     """Give the pairs of stage 1 of all nodes, or of `query_A`: new partners of each, `at_least` so many, and past ones.
 
     `as_large` is for a graph that is to be treated as one of more than MAX_NODES nodes: candidates alone are compared,
-    by `walks_of` them where it is given.
+    and where `walks_of` is given, by the walks that it gives.
     """
     num_nodes = past.history.snapshots[-1].num_nodes
     side_N = past.history.side_N[:num_nodes]
-    given, (fewest, most) = None, NUM_RETRIEVED
+    candidates, (fewest, most) = None, NUM_RETRIEVED
     if as_large or num_nodes > MAX_NODES:
         fewest = FEWEST_OF_LARGE
-        given = None if candidates_of is None else partial(candidates_of, past, query_A)
+        candidates = None if candidates_of is None else partial(candidates_of, past, query_A)
     k = max(int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), fewest, most)), at_least)
     features = pair_features(past)
-    return retrieve(features, retrieval, side_N, k=k, candidates_of=given, query_A=query_A, walks_of=walks_of)
+    return retrieve(features, retrieval, side_N, k=k, candidates_of=candidates, query_A=query_A, walks_of=walks_of)
 
 
 def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:

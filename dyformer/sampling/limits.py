@@ -14,7 +14,7 @@ def visible_cpus() -> int:
 
 
 def usable_cpus() -> int:
-    """Give the number of CPUs whose time this process may use, in a container at most those of its limit."""
+    """Give the number of CPUs whose time this process may use, at most those of its control groups' limits."""
     # Microseconds of all CPUs together, and of a period.
     pairs = [_numbers(folder / "cpu.max") for folder in _folders("")]
     pairs += [_numbers(each / "cpu.cfs_quota_us") + _numbers(each / "cpu.cfs_period_us") for each in _folders("cpu")]
@@ -22,7 +22,7 @@ def usable_cpus() -> int:
 
 
 def usable_memory() -> int:
-    """Give the bytes of memory that this process may use, in a container at most those of its limit."""
+    """Give the bytes of memory that this process may use, at most those of its control groups' limits."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     files = [folder / name for folder in _folders("") for name in ("memory.max", "memory.high")]
     files += [folder / "memory.limit_in_bytes" for folder in _folders("memory")]

@@ -38,8 +38,9 @@ from dyformer.scoring.labelled_tables import (
     pair_features,
     stacked,
 )
-from dyformer.scoring.link_features import LinkFeatures, Walks, groups, names, prepare_link_features, slices
+from dyformer.scoring.link_features import LinkFeatures, Walks, groups, names, prepare_link_features
 from dyformer.scoring.new_partners import NewPartnerRanker, fit_new_partners, recent_activity, with_products
+from dyformer.scoring.pair_features import slices
 from dyformer.scoring.reasons import kind_of, reason
 from dyformer.scoring.retrieval import MAX_NODES
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors

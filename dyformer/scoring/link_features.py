@@ -59,6 +59,7 @@ from dyformer.scoring.pair_features import (
     grouped_by_busier_end,
     l3_score,
     prepare_pair_features,
+    slices,
 )
 from dyformer.streams.factorisation import LARGE_NODES, SHORTEST, Factors, Spectrum, factorise, spectrum
 
@@ -287,12 +288,6 @@ class LinkFeatures:
     @cached_property
     def _lengths(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         return np.linalg.norm(self.factors.left_NK, axis=1), np.linalg.norm(self.factors.right_NK, axis=1)
-
-
-def slices(num: int, size: int) -> Iterator[slice]:
-    """Divide `num` rows into slices of `size`; the last one may be shorter."""
-    for first in range(0, num, size):
-        yield slice(first, min(first + size, num))
 
 
 def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = None) -> LinkFeatures:

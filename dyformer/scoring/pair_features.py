@@ -4,6 +4,7 @@ N nodes             P pairs       F features    S row nodes of a block    C colu
 E edges of a union  M slots of its matrix   X edges of all snapshots
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +33,7 @@ FEATURE_NAMES = (
     "sum_log_step_degree",
 )
 
-BLOCK_PAIRS = 1 << 20
+BLOCK_PAIRS = 1 << 20  # whose ends are compared at once
 
 PathScores = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
@@ -296,7 +297,12 @@ def grouped_by_busier_end(
     It takes 8 bytes a pair, and some 16 while it is made.
     """
     busier_P = np.empty(len(source_P), dtype=np.int32 if len(degree_N) < 2**31 else np.int64)
-    for first in range(0, len(source_P), BLOCK_PAIRS):
-        block = slice(first, first + BLOCK_PAIRS)
+    for block in slices(len(source_P), BLOCK_PAIRS):
         busier_P[block], _ = busier_end_first(degree_N, source_P[block], target_P[block])
     return np.argsort(busier_P, kind="stable")
+
+
+def slices(num: int, size: int) -> Iterator[slice]:
+    """Divide `num` rows into slices of `size`; the last one may be shorter."""
+    for first in range(0, num, size):
+        yield slice(first, min(first + size, num))

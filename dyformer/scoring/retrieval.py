@@ -15,7 +15,7 @@ from scipy import sparse
 from dyformer import InvalidInput
 from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
 from dyformer.scoring.decoder import LinkDecoder, slopes
-from dyformer.scoring.link_features import Walks, slices
+from dyformer.scoring.link_features import Walks
 from dyformer.scoring.pair_features import (
     PairFeatures,
     PathScores,
@@ -24,6 +24,7 @@ from dyformer.scoring.pair_features import (
     find_edges,
     grouped_by_busier_end,
     path_scores,
+    slices,
     values_at,
 )
 from dyformer.streams.blas import one_blas_thread
@@ -74,13 +75,13 @@ def retrieve(
 
     The best have the highest log-odds of a decoder of pair features; equal ones are taken by node number. A pair is
     admissible if its nodes differ and lie on opposite sides where the log has two. With `candidates_of`, which gives
-    nodes and possible partners of each (duplicates allowed), only these are compared, by `walks_of` them where it is
-    given. Memory is bounded by BLOCK_PAIRS and the number of candidates. Raises ValueError for more than MAX_NODES
-    nodes without candidates, and for unknown query nodes.
+    nodes and possible partners of each (duplicates allowed), only these are compared, and where `walks_of` is given,
+    by the walks that it gives, which the result has. Memory is bounded by BLOCK_PAIRS and the number of candidates.
+    Raises ValueError for more than MAX_NODES nodes without candidates, and for unknown query nodes.
     """
     is_query_N = _query_mask(len(side_N), query_A)
     if candidates_of is not None:
-        pairs = _admissible(candidates_of(), side_N, is_query_N)  # frees the others before the walks
+        pairs = _admissible(candidates_of(), side_N, is_query_N)  # the candidates are freed before the walks are made
         return _best_of_pairs(features, decoder, pairs, k, walks_of)
     if len(side_N) > MAX_NODES:
         raise InvalidInput(
@@ -223,8 +224,8 @@ def _best_of_pairs(
 ) -> Retrieved:
     logits, logit_P = _Logits(features, decoder), np.empty(len(pairs[0]))
     walks = None if walks_of is None else walks_of(*pairs)
-    edge_P = find_edges(features.edges, *pairs) if walks is None else walks.edge_P
     if walks is None:
+        edge_P = find_edges(features.edges, *pairs)
         # Pairs that are walked from one end go together, because the walks are expensive.
         order_P = grouped_by_busier_end(features.degree_N, *pairs)
         for block in slices(len(order_P), BLOCK_PAIRS):
@@ -232,6 +233,7 @@ def _best_of_pairs(
             ends = pairs[0][block_B], pairs[1][block_B]
             logit_P[block_B] = logits.of_pairs(*ends, edge_P[block_B], path_scores(features, *ends))
     else:
+        edge_P = walks.edge_P
         for block in slices(len(logit_P), BLOCK_PAIRS):
             ends = pairs[0][block], pairs[1][block]
             paths = walks.rows(block).path_scores(features.degree_N, *ends)

@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 
 LISTED = 8  # walks for each slot of a second end, from which on the nodes that are read are listed
-NEIGHBOR, HUB = np.uint8(1), np.uint8(2)
 PULLED = 4  # slots that are read in the time in which a walk is added
+NEIGHBOR, HUB = np.uint8(1), np.uint8(2)  # marks of the neighbours of a first end
 
 
 @njit(nogil=True, cache=True)
