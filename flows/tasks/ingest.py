@@ -261,6 +261,8 @@ def _read_fresh(
             plan = sniff_plan(list(files.values()), declared)
             show(f"reading {dataset} from {_names(list(fresh.values()))}\n{describe(plan)}")
             results = read_files(files, plan, reading, database)
+            if empty := [file for content, file in fresh.items() if content.sha256 not in results]:
+                show(f"no row in {_names(empty)}: check that nothing is missing")
         except LogError:  # whose remedy would be of no use to a file of another format
             check_format(layout, dataset, list(files.values()), declared, reading)
             raise

@@ -342,7 +342,9 @@ def test_a_new_file_without_a_row_is_named_and_the_others_are_committed(dyformer
         assert "incoming/3_nothing.csv: the log is empty (no row in 1 file)" in output
         assert "event table version 1" in output
     (folder / "4_busy.csv").write_text(f"{HEADER}\nu1,v1,2024-01-15T00:00:00Z\n")
-    assert "event table version 2" in dyformer("ingest", "mine", "--log", "incoming")[1]
+    code, output = dyformer("ingest", "mine", "--log", "incoming")
+    assert "event table version 2" in output
+    assert "no row in incoming/1_quiet.csv, incoming/3_nothing.csv: check that nothing is missing" in output
 
 
 def test_of_many_files_the_first_and_the_last_are_named(dyformer: Callable[..., tuple[int, str]]):
