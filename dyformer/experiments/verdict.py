@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -17,6 +18,7 @@ NOT_KNOWN = "not known"
 # Up to which error, and up to which ratio of what was expected and what came, whichever is larger.
 TRUSTED, TRUSTED_RATIO = 0.02, 1.25
 ROUGH, ROUGH_RATIO = 0.05, 2.0
+NUM_WINDOWS, LEAST_UNEVEN = 20, 0.1  # newest windows that are compared, and from which fraction of them on they differ
 
 COME_AGAIN = 0.4
 """The fraction of repeats from which on a log's pairs come again: of nine logs four have .47 to .98, five 0 to .3."""
@@ -52,7 +54,8 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         metrics: rows of METRICS_SCHEMA; those of the protocol `forecasts` are of the published method on the newest
             step, which its forecast had not read.
         forecast: of what is published: step, valid_from, valid_to (None where there is no such time), repeats (the
-            fraction of the forecasts that repeat an earlier link), calibration_step; None where nothing is.
+            fraction of the forecasts that repeat an earlier link), calibration_step, uneven (as `uneven_windows` gives
+            it); None where nothing is.
     """
     measured = {row["metric"]: row for row in metrics.filter(protocol="forecasts", slice="all").to_dicts()}
     gain = _as_in_table(promotion, metrics)
@@ -63,7 +66,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         _vectors(promotion),
         _note(promotion),
         _hits(measured),
-        _trust(measured),
+        _trust(measured, forecast),
         *([] if forecast is None else [_calibration(forecast), _dates(forecast), _repeats(forecast)]),
     ]
     numbers = {
@@ -97,6 +100,16 @@ def expected_in_words(repeats: float) -> str:
     """Say which case a log is, by the fraction of its newest links that are repeats, and what vectors added on such."""
     known = f"{100 * repeats:.0f} % of the newest step's links repeat an earlier one"
     return f"{known}: {EXPECTED[repeats >= COME_AGAIN]}. This run compares them"
+
+
+def uneven_windows(rows_T: Sequence[int]) -> tuple[int, int]:
+    """Count the newest windows with more than twice, or less than half, the rows of the one before, and all compared.
+
+    A calibration is of the newest window, so that the sum of the probabilities is as far off as the next one differs.
+    """
+    newest_T = rows_T[-NUM_WINDOWS - 1 :]
+    pairs = [sorted(pair) for pair in pairwise(newest_T)]
+    return sum(most > ROUGH_RATIO * least for least, most in pairs), len(pairs)
 
 
 def in_words(difference: list[float] | None) -> str:
@@ -262,7 +275,7 @@ def _hits(measured: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _trust(measured: Mapping[str, Mapping[str, Any]]) -> str:
+def _trust(measured: Mapping[str, Mapping[str, Any]], forecast: Mapping[str, Any] | None) -> str:
     row, total = measured.get("calibration_error"), measured.get("probability_sum", {}).get("value")
     if row is None:
         return ""
@@ -272,7 +285,17 @@ def _trust(measured: Mapping[str, Mapping[str, Any]]) -> str:
     is_close, is_rough = error <= TRUSTED and ratio <= TRUSTED_RATIO, error <= ROUGH and ratio <= ROUGH_RATIO
     words = "can be trusted" if is_close else "are rough" if is_rough else "cannot be trusted"
     reach = "" if total is None else f", and they add up to {100 * total:.0f} % of the links that came"
-    return f"Its probabilities {words}: they are off by {100 * error:.1f} points on average{reach}."
+    num_uneven, num_windows = (0, 0) if forecast is None else forecast["uneven"]
+    is_uneven = num_uneven > 1 and num_uneven >= LEAST_UNEVEN * num_windows
+    when = " in a window as busy as the newest one" if is_uneven and is_close else ""
+    others = (
+        f" But {num_uneven} of the {num_windows} newest windows had more than twice, or less than half, the rows of the"
+        " one before, and no probability follows that."
+    )
+    return (
+        f"Its probabilities {words}{when}: they are off by {100 * error:.1f} points on average{reach}."
+        f"{others if is_uneven else ''}"
+    )
 
 
 def _calibration(forecast: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import OF_A_UNIT
-from dyformer.experiments.verdict import Verdict, verdict, whose_forecasts
+from dyformer.experiments.verdict import Verdict, uneven_windows, verdict, whose_forecasts
 from dyformer.logs.counts import counted
 from flows.tasks.drift import drift_line, read_drift
 from flows.tasks.evaluation.measure import measure, read_beside, read_metrics
@@ -221,21 +221,24 @@ def _reliability(opened: Snapshots, summary: dict[str, Any]) -> pl.DataFrame | N
 
 def verdict_of(rows: pl.DataFrame, summary: dict[str, Any]) -> Verdict:
     """Give the verdict of a run from its metrics and its summary: promotion and addresses."""
-    return verdict(summary["promotion"], rows, forecast_facts(summary["addresses"]["forecasts"]))
+    addresses = summary["addresses"]
+    return verdict(summary["promotion"], rows, forecast_facts(addresses["forecasts"], addresses["snapshots"]))
 
 
-def forecast_facts(forecasts: str) -> dict[str, Any] | None:
+def forecast_facts(forecasts: str, snapshots: str) -> dict[str, Any] | None:
     """Give what a verdict says of stored forecasts; None where there are none.
 
-    These are step, valid_from, valid_to, the fraction of repeats, and the step that calibrates the probabilities.
+    These are step, valid_from, valid_to, the fraction of repeats, the step that calibrates the probabilities, and how
+    many of the newest windows differ from the one before.
     """
-    artifact = find_artifact(forecasts)
-    if artifact is None:  # pruned
+    artifact, windows = find_artifact(forecasts), find_artifact(snapshots)
+    if artifact is None or windows is None:  # pruned
         return None
     if (rows := artifact.table("forecasts")).is_empty():
         return None
     fitted = json.loads(artifact.content(FORECAST))
     facts = {"repeats": rows["linked_before"].mean(), "calibration_step": fitted["calibration_step"]}
+    facts["uneven"] = uneven_windows(windows.table("steps").sort("step")["num_interactions"].to_list())
     return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | facts
 
 

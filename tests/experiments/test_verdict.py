@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from dyformer.evaluation.rows import METRICS_SCHEMA
-from dyformer.experiments.verdict import NOT_KNOWN, in_words, verdict
+from dyformer.experiments.verdict import NOT_KNOWN, in_words, uneven_windows, verdict
 
 WITH = {"title": "Forecaster with DyFormer", "models": ["a"]}
 OLDER = {**WITH, "models": ["b"]}
@@ -38,7 +38,14 @@ OUTCOME: dict[str, Any] = {
 }
 STAYS: dict[str, Any] = {"champion": OLDER, "previous": OLDER, "promoted": False}
 START, END = datetime.fromisoformat("2024-03-25"), datetime.fromisoformat("2024-04-01")
-FORECAST = {"step": 13, "valid_from": START, "valid_to": END, "repeats": 0.54, "calibration_step": 12}
+FORECAST = {
+    "step": 13,
+    "valid_from": START,
+    "valid_to": END,
+    "repeats": 0.54,
+    "calibration_step": 12,
+    "uneven": (0, 11),
+}
 NO_ROWS = pl.DataFrame(schema=METRICS_SCHEMA)
 
 
@@ -263,6 +270,27 @@ def test_with_few_links_nothing_is_said_of_how_good_it_is():
         assert f"publishes, as before: {trained}." in text
         assert "cannot be said" not in text
         assert "simple method" not in text
+
+
+WEEK = [110, 100, 100, 105, 140, 160, 35]  # rows of the days: Sundays have few
+
+
+def test_probabilities_of_daily_windows_do_not_follow_the_rhythm_of_a_week():
+    uneven = uneven_windows(WEEK * 4)
+    assert uneven == (5, 20)  # three Sundays, and the Mondays after two of them
+    text = text_of({}, forecast={**FORECAST, "uneven": uneven})
+    assert (
+        "Its probabilities can be trusted in a window as busy as the newest one: they are off by 1.0 points on average,"
+        " and they add up to 97 % of the links that came. But 5 of the 20 newest windows had more than twice, or less"
+        " than half, the rows of the one before, and no probability follows that.\n" in text
+    )
+    rough = text_of({}, measured(calibration_error=0.04), {**FORECAST, "uneven": uneven})
+    assert "Its probabilities are rough: they are off by 4.0 points on average. But 5 of the 20" in rough
+
+
+@pytest.mark.parametrize("rows", [[], [7], [100, 199, 399, 200, 100], [100] * 9 + [20] + [21] * 20, [0, 0, 0, 1]])
+def test_a_steady_log_a_growing_one_and_a_single_change_are_not_named(rows: list[int]):
+    assert "no probability follows" not in text_of({}, forecast={**FORECAST, "uneven": uneven_windows(rows)})
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def _of_others(table: pl.DataFrame, own: set[str]) -> dict[str, float]:
 
 def _description(opened: Snapshots, promotion: dict[str, Any], table: pl.DataFrame, forecasts: str) -> str:
     """Write as Markdown what a reader of the run's page looks for first: the verdict, and the best methods."""
-    first, *others = verdict(promotion, table, forecast_facts(forecasts)).sentences
+    first, *others = verdict(promotion, table, forecast_facts(forecasts, opened.address)).sentences
     lines = [f"**{first}**", *others]
     for printed in run_tables(table, opened.dataset)[:1]:
         lines += described(printed, NUM_DESCRIBED)
