@@ -18,6 +18,7 @@ NOT_KNOWN = "not known"
 # Up to which error, and up to which ratio of what was expected and what came, whichever is larger.
 TRUSTED, TRUSTED_RATIO = 0.02, 1.25
 ROUGH, ROUGH_RATIO = 0.05, 2.0
+ALIKE = 0.01  # a tie of few links may be of a larger difference, which is named as such
 NUM_WINDOWS, LEAST_UNEVEN = 20, 0.1  # newest windows that are compared, and from which fraction of them on they differ
 
 COME_AGAIN = 0.4
@@ -188,6 +189,8 @@ def _gain_in_words(promotion: Mapping[str, Any], other: str) -> str | None:
 def _tie(promotion: Mapping[str, Any]) -> str:
     if _gain_in_words(promotion, promotion["tied"]) == "clearly worse":
         return f"in the test of the promotion it is as good as {promotion['tied']}, and it costs less"
+    if promotion["difference"][1] < -ALIKE:
+        return f"it is not clearly worse than {promotion['tied']} and costs less"
     return f"it is as good as {promotion['tied']} and costs less"
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from dyformer.logs.counts import counted
 from flows.console import print_frame, print_json, printable, with_written_times
 from flows.options import AsJson, Changes, Stored, check_ingested, experiment_from, optional
 
@@ -71,7 +72,14 @@ def export(
         print(printable(f"wrote {written}"))
 
 
-def drift(dataset: Stored, changes: Changes = None, as_json: AsJson = False) -> None:
+def drift(
+    dataset: Stored,
+    changes: Changes = None,
+    whole: Annotated[
+        bool, typer.Option("--table", help="print the rows of all steps, not the newest one's alone")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Compare the newest complete step with the earlier ones: volume, new nodes, repeats, published forecasts."""
     experiment = experiment_from(changes)
     check_ingested(dataset)
@@ -82,7 +90,10 @@ def drift(dataset: Stored, changes: Changes = None, as_json: AsJson = False) -> 
     if as_json:
         print_json({"alarms": alarms, "rows": rows.to_dicts()})
     else:
-        print_frame(drift_texts(rows), f"drift of {dataset}")
+        shown = rows if whole else rows.filter(step=rows["step"].max())
+        print_frame(drift_texts(shown), f"drift of {dataset}")
+        if len(shown) < len(rows):
+            print(f"and {counted(len(rows) - len(shown), 'row')} of earlier steps: --table prints all")
         print(printable("; ".join(alarms) or "no alarm"))
 
 

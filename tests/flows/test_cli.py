@@ -388,6 +388,20 @@ def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..
     assert json.loads(dyformer("sql", statement, "--json")[1])[0]["vector"] == [0.123, -0.05, 1.0, 2.0, 3.0]
 
 
+def test_drift_prints_the_newest_step_and_all_steps_where_the_table_is_wanted(
+    dyformer: Callable[..., Outcome], tmp_path: Path
+):
+    log = own_log(tmp_path / "mylog.csv")
+    assert dyformer("snapshots", "mylog", "--log", str(log), *COLUMNS, "--max-bad", "5%", "--finished")[0] == 0
+    code, output, _ = dyformer("drift", "mylog")
+    assert code == 0
+    assert (output.count("│   12 │"), output.count("│   11 │")) == (5, 0)
+    assert "and 55 rows of earlier steps: --table prints all\n" in output
+    _, output, _ = dyformer("drift", "mylog", "--table")
+    assert (output.count("│   12 │"), output.count("│   11 │")) == (5, 5)
+    assert "--table" not in output
+
+
 STEPS = b"source,target,time\n" + b"".join(b"%d,%d,%d\n" % (n % 7, n % 5 + 7, 9000 * n) for n in range(60))
 
 
