@@ -90,10 +90,10 @@ def drift(
     if as_json:
         print_json({"alarms": alarms, "rows": rows.to_dicts()})
     else:
-        shown = rows if whole else rows.filter(step=rows["step"].max())
-        print_frame(drift_texts(shown), f"drift of {dataset}")
-        if len(shown) < len(rows):
-            print(f"and {counted(len(rows) - len(shown), 'row')} of earlier steps: --table prints all")
+        printed = rows if whole else rows.filter(step=rows["step"].max())
+        print_frame(drift_texts(printed), f"drift of {dataset}")
+        if len(printed) < len(rows):
+            print(f"and {counted(len(rows) - len(printed), 'row')} of earlier steps: --table prints all")
         print(printable("; ".join(alarms) or "no alarm"))
 
 
