@@ -189,7 +189,7 @@ def _gain_in_words(promotion: Mapping[str, Any], other: str) -> str | None:
 def _tie(promotion: Mapping[str, Any]) -> str:
     if _gain_in_words(promotion, promotion["tied"]) == "clearly worse":
         return f"in the test of the promotion it is as good as {promotion['tied']}, and it costs less"
-    if promotion["difference"][1] < -ALIKE:
+    if (difference := promotion["difference"]) is not None and difference[1] < -ALIKE:
         return f"it is not clearly worse than {promotion['tied']} and costs less"
     return f"it is as good as {promotion['tied']} and costs less"
 

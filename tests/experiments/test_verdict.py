@@ -209,6 +209,7 @@ TIED = {"champion": WITHOUT, "tied": BEST, "compared": [WITHOUT["title"], BEST]}
         ),
         (TIED, [-0.1, -0.05, 0.01], f"it is as good as {BEST} and costs less."),
         ({**TIED, "difference": [-0.33, -0.055, 0.22]}, None, f"it is not clearly worse than {BEST} and costs less."),
+        ({**TIED, "difference": None}, None, f"it is as good as {BEST} and costs less."),
         (TIED, [-0.1, -0.05, -0.01], f"in the test of the promotion it is as good as {BEST}, and it costs less."),
     ],
 )
