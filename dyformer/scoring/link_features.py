@@ -224,8 +224,8 @@ class LinkFeatures:
 
     def _smooth_columns(self, many_B: NDArray[np.int64], few_B: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
         """Give the columns of SMOOTH."""
-        vector_BK = self.smooth.vector_NK[many_B]
-        once_BK, cubed_BK = (scaled_NK[few_B] for scaled_NK in self._scaled)
+        vector_BK, few_BK, value_K = self.smooth.vector_NK[many_B], self.smooth.vector_NK[few_B], self.smooth.value_K
+        once_BK, cubed_BK = ((few_BK * value_K**power).astype(np.float32) for power in (1, 3))
         for rank, length_N in zip(SMOOTH_RANKS, self._smooth_lengths, strict=True):
             once_B = np.einsum("bk,bk->b", vector_BK[:, :rank], once_BK[:, :rank])
             length_B = length_N[many_B] * length_N[few_B]
@@ -254,11 +254,6 @@ class LinkFeatures:
         hubs = hub_N, np.searchsorted(slot_Y, union.indptr), slot_Y
         slots = union.indptr, union.indices, self.edge_M, self.step_M
         return *hubs, hub_walks(slots, degree_N, hubs, num_hubs)
-
-    @cached_property
-    def _scaled(self) -> tuple[NDArray[np.float32], ...]:
-        """Eigenvectors times their eigenvalues, and times the cubes of these, [N, K] each."""
-        return tuple((self.smooth.vector_NK * self.smooth.value_K**power).astype(np.float32) for power in (1, 3))
 
     @cached_property
     def _smooth_lengths(self) -> tuple[NDArray[np.float64], ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.pair_features import slices
 
 HALF_LIVES = (1.0, 4.0)  # in steps, of the contacts that weigh a node's partners
 OWN = ("structure_product", "id_product", "plain_product", "cosine")
@@ -31,6 +32,7 @@ WITHOUT_DIRECTION = (
 )
 NUM_VECTOR_SCORES = len(OWN) + len(HALF_LIVES) * len(WITH_PARTNERS)
 BLOCK_PAIRS = 1 << 11  # whose vectors stay in the caches of a CPU
+BLOCK_NODES = 1 << 16  # whose vectors are squared at once
 
 
 def names(directed: bool) -> tuple[str, ...]:
@@ -121,13 +123,12 @@ def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_arr
     """Give the weights [N, N] of each node's partners; a row sums to 1, or to 0 for a node without partners."""
     contacts = _contacts(history, half_life)
     num_nodes = len(history.node_N)
-    weight_M = np.log1p(contacts.data)  # of each slot of the matrix
-    row_M = np.repeat(np.arange(num_nodes), np.diff(contacts.indptr))
+    weight_M = np.log1p(contacts.data, out=contacts.data)  # of each slot of the matrix
+    row_M = np.repeat(np.arange(num_nodes, dtype=contacts.indices.dtype), np.diff(contacts.indptr))
     total_M = np.bincount(row_M, weight_M, num_nodes)[row_M]
     # Contacts so old that they are 0 in floating point weigh nothing.
-    fraction_M = np.divide(weight_M, total_M, out=np.zeros_like(weight_M), where=total_M > 0)
-    parts = fraction_M.astype(np.float32), contacts.indices, contacts.indptr
-    return sparse.csr_array(parts, shape=contacts.shape)
+    fraction_M = np.divide(weight_M, total_M, out=np.zeros(len(weight_M), dtype=np.float32), where=total_M > 0)
+    return sparse.csr_array((fraction_M, contacts.indices, contacts.indptr), shape=contacts.shape)
 
 
 def _contacts(history: DynamicGraph, half_life: float) -> sparse.csr_array:
@@ -160,7 +161,9 @@ def _node_vectors(vectors_ND: NDArray[np.float32]) -> NodeVectors:
 
 
 def _lengths(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
-    length_N = np.linalg.norm(vectors_ND, axis=1)
+    length_N = np.empty(len(vectors_ND), dtype=np.float32)
+    for rows in slices(len(vectors_ND), BLOCK_NODES):  # all squares at once would take as much memory as the vectors
+        length_N[rows] = np.linalg.norm(vectors_ND[rows], axis=1)
     return np.where(length_N > 0, length_N, 1).astype(np.float32)
 
 
