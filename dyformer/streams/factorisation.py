@@ -116,7 +116,7 @@ def _parts(
     The bound is the least of two norms: Frobenius', and the root of the largest sum of a row times that of a column,
     which of a single pair is its value itself.
     """
-    entries = matrix.tocoo()
+    entries = matrix.tocoo(copy=False)
     row_E, column_E = entries.coords
     part_E = part_N[row_E]
     square_P = np.bincount(part_E, weights=entries.data**2)
@@ -126,14 +126,20 @@ def _parts(
     bound_P = np.sqrt(np.minimum(square_P, largest_2P.prod(axis=0)))
     order_E = np.argsort(part_E, kind="stable")
     first_P = np.searchsorted(part_E[order_E], np.arange(len(square_P) + 1))
+    del part_E  # a part that is decomposed has most of the entries, and much of the memory
     for part in np.argsort(-bound_P, kind="stable"):
         if bound_P[part] == 0:
             return
-        at_E = order_E[first_P[part] : first_P[part + 1]]
-        (row_R, in_row_E), (column_C, in_column_E) = (_numbered(node_E[at_E], len(part_N)) for node_E in entries.coords)
-        shape = (len(row_R), len(column_C))
-        of_part = sparse.csr_array((entries.data[at_E], (in_row_E, in_column_E)), shape=shape)
-        yield float(bound_P[part]), row_R, column_C, of_part
+        yield float(bound_P[part]), *_part(entries, order_E[first_P[part] : first_P[part + 1]])
+
+
+def _part(
+    entries: sparse.coo_array, at_E: NDArray[np.integer]
+) -> tuple[NDArray[np.integer], NDArray[np.integer], sparse.csr_array]:
+    """Give the rows and the columns of some entries, and a matrix of these alone."""
+    (row_R, in_row_E), (column_C, in_column_E) = (_numbered(node_E[at_E], entries.shape[0]) for node_E in entries.coords)
+    shape = (len(row_R), len(column_C))
+    return row_R, column_C, sparse.csr_array((entries.data[at_E], (in_row_E, in_column_E)), shape=shape)
 
 
 def _numbered(node_E: NDArray[np.integer], num_nodes: int) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
