@@ -37,6 +37,7 @@ window more than the history has. All values are finite.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -301,14 +302,17 @@ def prepare_link_features(history: DynamicGraph, pairs: PairFeatures | None = No
     ends_NF = end_table(history, pairs.edges, contacts, pairs.degree_N)
     log_contacts, smoothed = _log_contacts(pairs, contacts), _smoothed(pairs, contacts.lasting_E, row_M, edge_M)
     del contacts, row_M  # the decompositions take the most memory
+    with ThreadPoolExecutor(1) as pool:  # both take about as long, and together most of the time
+        factors = pool.submit(factorise, log_contacts)
+        smooth = spectrum(smoothed)
     return LinkFeatures(
         pairs=pairs,
         edge_M=edge_M,
         step_M=step_M,
         contacts_DC=contacts_DC,
         ends_NF=ends_NF,
-        factors=factorise(log_contacts),
-        smooth=spectrum(smoothed),
+        factors=factors.result(),
+        smooth=smooth,
         group_2N=_groups(history, pairs),
     )
 

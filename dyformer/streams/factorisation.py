@@ -137,7 +137,8 @@ def _part(
     entries: sparse.coo_array, at_E: NDArray[np.integer]
 ) -> tuple[NDArray[np.integer], NDArray[np.integer], sparse.csr_array]:
     """Give the rows and the columns of some entries, and a matrix of these alone."""
-    (row_R, in_row_E), (column_C, in_column_E) = (_numbered(node_E[at_E], entries.shape[0]) for node_E in entries.coords)
+    numbered = (_numbered(node_E[at_E], entries.shape[0]) for node_E in entries.coords)
+    (row_R, in_row_E), (column_C, in_column_E) = numbered
     shape = (len(row_R), len(column_C))
     return row_R, column_C, sparse.csr_array((entries.data[at_E], (in_row_E, in_column_E)), shape=shape)
 
