@@ -143,7 +143,7 @@ def find_edges(edges: UnionEdges, source_P: NDArray[np.int64], target_P: NDArray
     return np.where(edges.key_E[edge_P] == key_P, edge_P, -1)
 
 
-def values_at(edge_P: NDArray[np.int64], value_E: NDArray[np.generic]) -> NDArray[np.float64]:
+def values_at(edge_P: NDArray[np.integer], value_E: NDArray[np.generic]) -> NDArray[np.float64]:
     """Give the value [P] of each edge of `find_edges`; 0 where there is none."""
     if not len(value_E):
         return np.zeros(len(edge_P))
@@ -242,7 +242,7 @@ def feature_columns(
     features: PairFeatures,
     source_P: NDArray[np.int64],
     target_P: NDArray[np.int64],
-    edge_P: NDArray[np.int64],
+    edge_P: NDArray[np.integer],
     paths: PathScores,
 ) -> list[NDArray[np.float64]]:
     """Give the columns [P] of FEATURE_NAMES from the edges (`find_edges`) and the paths (`path_scores`) of pairs."""

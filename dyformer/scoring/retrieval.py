@@ -146,7 +146,7 @@ class _Logits:
         self,
         source_P: NDArray[np.int64],
         target_P: NDArray[np.int64],
-        edge_P: NDArray[np.int64],
+        edge_P: NDArray[np.integer],
         paths: PathScores,
     ) -> NDArray[np.float64]:
         """Give the log-odds [P] of some pairs from their edges (-1: none) and paths."""
@@ -245,6 +245,7 @@ def _best_of_pairs(
         best_P, _ = best_of_nodes(*pairs, np.where(is_own_P, logit_P, -np.inf), k)  # the others come last
         parts.append(best_P[is_own_P[best_P]])
     found_R = np.concatenate(parts)
+    del logit_P  # the rows are copied, while all pairs and walks are still here
     return every.rows(found_R[np.argsort(every.node_R[found_R], kind="stable")])
 
 

@@ -187,7 +187,7 @@ def weighted_path_sums(slots, node_values, hubs, pair_2P):
     indptr_N1, neighbor_M, edge_M, value_M = slots
     degree_N, weight_N = node_values
     first_P, second_P = pair_2P
-    sums_P5, edge_P = np.zeros((len(first_P), 5)), np.full(len(first_P), -1, dtype=np.int64)
+    sums_P5, edge_P = np.zeros((len(first_P), 5)), np.full(len(first_P), -1, dtype=np.int32)
     mark_N, is_read_N = np.zeros(len(degree_N), dtype=np.uint8), _unmarked(degree_N)
     read_N, value_N = np.empty(len(degree_N), dtype=np.int32), np.zeros(len(degree_N))
     scratch = mark_N, value_N, is_read_N, read_N
