@@ -14,7 +14,7 @@ from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.negative_sampling import noise
 from dyformer.sampling.walks import random_walks
-from dyformer.scoring.interfaces import Embed
+from dyformer.scoring.interfaces import Embed, rows_of
 
 NOISE_ENTRIES = 1 << 20  # of a table from which a negative node is drawn in one step, as in word2vec
 LAST_RATE = 1e-4  # fraction of the learning rate below which it does not decay
@@ -63,7 +63,7 @@ class Node2Vec:
                     (rates[0], rates[1], self.learning_rate * LAST_RATE),
                     generator,
                 )
-        return lambda node_B: vector_ND[node_B]
+        return rows_of(vector_ND)
 
 
 @njit(nogil=True, cache=True)

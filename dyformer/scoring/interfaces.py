@@ -121,3 +121,16 @@ class Stage(Protocol):
     def train_epochs(self, graph: PreparedGraph, num_epochs: int, *, seed: int) -> None:
         """Train for so many epochs."""
         ...
+
+
+def rows_of(vector_ND: NDArray[np.floating]) -> Embed:
+    """Give the function from nodes to their rows of an array; for all nodes in order it gives the array, not a copy.
+
+    Who reads the vectors of all nodes again finds the same object, and what is computed of it is computed once.
+    """
+
+    def embed(node_B: NDArray[np.int64]) -> NDArray[np.floating]:
+        is_all = len(node_B) == len(vector_ND) and np.array_equal(node_B, np.arange(len(vector_ND)))
+        return vector_ND if is_all else vector_ND[node_B]
+
+    return embed

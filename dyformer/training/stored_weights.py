@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from dyformer.graphs.prepared_graph import PreparedGraph, with_window
 from dyformer.model.config import ModelConfig
-from dyformer.scoring.interfaces import Embed, NoVectors
+from dyformer.scoring.interfaces import Embed, NoVectors, rows_of
 from dyformer.training.checkpoint import Weights
 from dyformer.training.ranks import one_thread
 from dyformer.training.stages import embed
@@ -32,4 +32,4 @@ class TrainedDyFormer:
         graph = with_window(graph, self.windows[until]) if until in self.windows else graph
         with one_thread():  # as stored vectors are made
             vector_ND = embed(graph, self.weights[until], self.model, device=self.device)
-        return lambda node_N: vector_ND[node_N]
+        return rows_of(vector_ND)

@@ -25,7 +25,7 @@ from dyformer.sampling import limits
 from dyformer.sampling.pairs import node_batches
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster
-from dyformer.scoring.interfaces import Embed, Embedder, Scorer
+from dyformer.scoring.interfaces import Embed, Embedder, Scorer, rows_of
 from dyformer.scoring.vector_spaces import align
 from flows import parallel
 from flows.console import ongoing
@@ -72,7 +72,7 @@ class StoredVectors:
         """Return the stored vectors as of `until`; as of other steps the weights embed the graph."""
         if graph.until != self.until:
             return self.method.fit(graph, seed=seed)
-        return lambda node_N: self.vector_ND[node_N]
+        return rows_of(self.vector_ND)
 
 
 def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int = 0, onto: str | None = None) -> str:

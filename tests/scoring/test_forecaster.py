@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from toy_graphs import random_graph
 
+from dyformer.evaluation.fitting import FittedOnce, fitted_vectors
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import NewPartners, joined, paper_examples
 from dyformer.scoring import forecaster
 from dyformer.scoring.forecaster import Forecaster, ForecasterScore
 from dyformer.scoring.heads import TreesHead, fit_scaled_heads
-from dyformer.scoring.interfaces import LabelledStep
+from dyformer.scoring.interfaces import Embed, LabelledStep, rows_of
 from dyformer.scoring.labelled_tables import labelled_table
 from dyformer.scoring.link_features import GROUPS, groups, names
-from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES
+from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, prepare_vectors
 
 GRAPH = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=4, num_edges=120)
 SOURCE_P, TARGET_P = np.array([0, 5, 7]), np.array([3, 2, 9])
@@ -138,6 +139,29 @@ def counted_fits(monkeypatch):
     monkeypatch.setattr(forecaster, "fit_scaled_heads", counted)
     monkeypatch.setattr(forecaster, "_FITTED", {})
     return fits
+
+
+def test_the_rows_of_all_nodes_in_order_are_the_array_itself():
+    vector_ND = np.arange(12.0).reshape(6, 2)
+    embed = rows_of(vector_ND)
+    assert embed(np.arange(6)) is vector_ND
+    for node_B in (np.arange(5, -1, -1), np.array([4, 0, 4]), np.arange(5), np.array([0, 1, 2, 3, 4, 4])):
+        assert embed(node_B).tolist() == [[2 * node, 2 * node + 1] for node in node_B.tolist()]
+
+
+def test_partners_of_one_graph_are_averaged_once_though_its_vectors_are_read_twice(monkeypatch):
+    averaged = []
+    monkeypatch.setattr(forecaster, "prepare_vectors", lambda *given: averaged.append(given) or prepare_vectors(*given))
+
+    class Fixed:
+        def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+            return rows_of(np.random.default_rng(seed).standard_normal((len(graph.history.node_N), 8)))
+
+    method, graph = FittedOnce(method=Fixed()), as_of(3)
+    for _ in range(2):
+        vectors_ND = fitted_vectors("fixed", method, graph, seed=0)
+        Forecaster(vectors_of={graph: vectors_ND}.get).inputs(graph, SOURCE_P, TARGET_P, directed=False)
+    assert len(averaged) == 1
 
 
 def test_equal_labelled_pairs_of_equal_pasts_are_fitted_once(monkeypatch):

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.scoring.interfaces import Embed
+from dyformer.scoring.interfaces import Embed, rows_of
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -34,5 +34,4 @@ class DynGEM:
         """Train on the snapshots of the window in turn, and encode the rows of the newest one."""
         from dyformer.baselines.dyngem.network import node_vectors
 
-        vector_ND = node_vectors(self, graph, seed=seed)
-        return lambda node_B: vector_ND[node_B]
+        return rows_of(node_vectors(self, graph, seed=seed))

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.scoring.interfaces import Embed
+from dyformer.scoring.interfaces import Embed, rows_of
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -39,5 +39,4 @@ class DySAT:
         """Train on the window, and give the vectors as of its newest step."""
         from dyformer.baselines.dysat.network import node_vectors
 
-        vector_ND = node_vectors(self, graph, seed=seed)
-        return lambda node_B: vector_ND[node_B]
+        return rows_of(node_vectors(self, graph, seed=seed))

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from dyformer.graphs.config import STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.scoring.interfaces import Embed
+from dyformer.scoring.interfaces import Embed, rows_of
 
 Evolution = Literal["O", "H"]
 
@@ -35,5 +35,4 @@ class EvolveGCN:
         """Train, and give the vectors as of `graph.until`. Raises ValueError for a history of one step."""
         from dyformer.baselines.evolvegcn.network import node_vectors
 
-        vector_ND = node_vectors(self, graph, seed=seed)
-        return lambda node_B: vector_ND[node_B]
+        return rows_of(node_vectors(self, graph, seed=seed))

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from dyformer.graphs.config import OR_LIST, STRICT
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.scoring.interfaces import Embed
+from dyformer.scoring.interfaces import Embed, rows_of
 
 Aggregator = Literal["gcn", "mean", "max-pool", "lstm"]
 
@@ -35,5 +35,4 @@ class GraphSAGE:
         """Train on the union graph, and give the vectors of all nodes."""
         from dyformer.baselines.graphsage.network import node_vectors
 
-        vector_ND = node_vectors(self, graph, seed=seed)
-        return lambda node_B: vector_ND[node_B]
+        return rows_of(node_vectors(self, graph, seed=seed))
