@@ -320,9 +320,7 @@ def test_few_rows_far_after_all_others_are_found():
     dense_R = start + np.arange(240 * 60) * (hour // 60)
     assert found(740, 741, of=dense_R) == FarRows(2, int(dense_R[-1]), start + 740 * hour, 21)
     years = 24 * 365 * 13
-    several = [
-        years + each for each in range(7)
-    ]  # of 2040, more than a hundredth of a day's rows, less than half of them
+    several = [years + each for each in range(7)]  # more than a hundredth, and less than half, of the rows of a day
     assert found(*several) == FarRows(7, start + 239 * hour, start + years * hour, 13 * 365 - 9)
     assert found(*range(years, years + 24)) is None  # a whole day of a log that was quiet and goes on
     quiet_R = np.array([*time_R[:120], *(time_R[120:] + 13 * DAY)])
