@@ -39,7 +39,7 @@ USEFUL_WINDOWS = 3
 
 FAR_SHARE = 0.01  # of the rows of a window: so few far rows are an error sooner than the log going on
 FAR_GAPS = 2  # times the longest time without a row before
-VERY_FAR_SHARE, VERY_FAR_SPANS = 0.5, 3  # the share where the gap is more than three times the whole log before it
+VERY_FAR_SHARE, VERY_FAR_SPANS = 0.5, 3  # where the gap is more than three times the whole log before it
 
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
@@ -191,8 +191,8 @@ def far_rows(windows: Windows, time_R: NDArray[np.int64], newest: int) -> FarRow
     num_used = int(np.count_nonzero(windows.end_row_T > windows.first_row_T))
     earlier = int(np.diff(time_R[: row + 1]).max())
     length = int((windows.end_time_T - windows.start_time_T).max())
-    share = VERY_FAR_SHARE if gap > VERY_FAR_SPANS * int(time_R[row] - time_R[0]) else FAR_SHARE
-    is_far = gap > length and gap > FAR_GAPS * earlier and num_far <= max(1, share * len(time_R) / num_used)
+    fraction = VERY_FAR_SHARE if gap > VERY_FAR_SPANS * int(time_R[row] - time_R[0]) else FAR_SHARE
+    is_far = gap > length and gap > FAR_GAPS * earlier and num_far <= max(1, fraction * len(time_R) / num_used)
     if not is_far:
         return None
     before, first = int(time_R[row]), int(time_R[row + 1])
