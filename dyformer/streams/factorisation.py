@@ -130,15 +130,14 @@ def _parts(
     for part in np.argsort(-bound_P, kind="stable"):
         if bound_P[part] == 0:
             return
-        yield float(bound_P[part]), *_part(entries, order_E[first_P[part] : first_P[part + 1]])
+        yield float(bound_P[part]), *_part(entries, order_E[first_P[part] : first_P[part + 1]], len(part_N))
 
 
 def _part(
-    entries: sparse.coo_array, at_E: NDArray[np.integer]
+    entries: sparse.coo_array, at_E: NDArray[np.integer], num_nodes: int
 ) -> tuple[NDArray[np.integer], NDArray[np.integer], sparse.csr_array]:
     """Give the rows and the columns of some entries, and a matrix of these alone."""
-    numbered = (_numbered(node_E[at_E], entries.shape[0]) for node_E in entries.coords)
-    (row_R, in_row_E), (column_C, in_column_E) = numbered
+    (row_R, in_row_E), (column_C, in_column_E) = (_numbered(node_E[at_E], num_nodes) for node_E in entries.coords)
     shape = (len(row_R), len(column_C))
     return row_R, column_C, sparse.csr_array((entries.data[at_E], (in_row_E, in_column_E)), shape=shape)
 
