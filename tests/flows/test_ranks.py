@@ -211,10 +211,10 @@ def test_a_checkpoint_of_another_number_of_processes_is_resumed_to_the_same_byte
     assert next(epoch for name, epoch in epochs if name == stage) >= 2
 
 
-@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
 def test_a_killed_process_is_named_and_the_same_command_goes_on_to_the_same_bytes(
-    snapshots: str, alone: tuple[bytes, list[EpochRow]], stage: str, monkeypatch: pytest.MonkeyPatch
+    snapshots: str, alone: tuple[bytes, list[EpochRow]], monkeypatch: pytest.MonkeyPatch
 ):
+    """A process is killed in the first stage, and one of those that go on with it in the second."""
     shared(2, monkeypatch)
     started = []
 
@@ -223,17 +223,19 @@ def test_a_killed_process_is_named_and_the_same_command_goes_on_to_the_same_byte
             super().__init__(*arguments, **options)
             started.append(self.pid)
 
-    def on_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
-        if rows and rows[-1][:2] == (stage, 2):
-            os.kill(started[0], signal.SIGKILL)
+    for number, stage in enumerate(("pretrain", "finetune"), start=1):
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ranks.subprocess, "Popen", Popen)
-        with pytest.raises(RankLost, match=r"process 2 of the 2 .* \(killed by signal 9\): give the same command"):
-            train_model(snapshots, UNTIL, EXPERIMENT, 0, on_epoch)
-    assert len(started) == 1
-    with pytest.raises(ProcessLookupError):
-        os.kill(started[0], 0)
+        def on_epoch(lineage: Lineage, rows: list[EpochRow], stage: str = stage) -> None:
+            if rows and rows[-1][:2] == (stage, 2):
+                os.kill(started[-1], signal.SIGKILL)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ranks.subprocess, "Popen", Popen)
+            with pytest.raises(RankLost, match=r"process 2 of the 2 .* \(killed by signal 9\): give the same command"):
+                train_model(snapshots, UNTIL, EXPERIMENT, 0, on_epoch)
+        assert len(started) == number
+        with pytest.raises(ProcessLookupError):
+            os.kill(started[-1], 0)
     assert result(train_model(snapshots, UNTIL, EXPERIMENT, 0, ignore_epoch)) == alone
 
 
