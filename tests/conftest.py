@@ -33,14 +33,16 @@ SLOW_MODULES = (  # of them, for their many examples or fits
     "test_pagerank.py",
     "test_readers_agree.py",
 )
-# Of few tests, and each takes half a minute of processor time or more in them.
+# Of few tests, which take some twenty seconds of processor time or more together.
 LONG_FILES = (
     "test_event_forecaster.py",
     "test_flows.py",
     "test_graph_engine.py",
     "test_growing_log.py",
+    "test_kill.py",
     "test_point_in_time.py",
     "test_ranks.py",
+    "test_temporary_server.py",
 )
 
 
