@@ -158,7 +158,15 @@ def _why_it_stays(promotion: Mapping[str, Any]) -> str:
     if compared[0] == champion["title"] and not champion["models"]:
         return f"no model was trained, and {_no_better(promotion, 'simple method')}"
     challenger = f"the newly trained {compared[0]}" if has_vectors(compared[0]) else compared[0]
-    return f"{challenger} is {_than_the_champion(difference)}"
+    return f"{challenger} is {_than_the_champion(difference)}{_simple_ones(promotion)}"
+
+
+def _simple_ones(promotion: Mapping[str, Any]) -> str:
+    """Say why a champion stays that the next sentence calls clearly worse than another method than the challenger."""
+    gain = promotion["gain"]
+    if gain is None or gain["other"] in promotion["compared"] or in_words(gain["difference"]) != "clearly worse":
+        return ""
+    return ", and no simple method won the test of the promotion, which is stricter at each retraining"
 
 
 def _why_it_came(promotion: Mapping[str, Any]) -> str:

@@ -222,6 +222,17 @@ def test_who_publishes_is_no_contradiction_of_how_good_it_is(
     assert in_words(interval) in second
 
 
+def test_a_champion_that_stays_though_a_simple_method_is_clearly_better_is_explained():
+    worse = {**GAIN, "value": 0.2, "difference": [-0.09, -0.05, -0.01]}
+    stays = {**STAYS, "compared": [WITH["title"], WITHOUT["title"]], "difference": [-0.01, 0.06, 0.13]}
+    won = ", and no simple method won the test of the promotion, which is stricter at each retraining."
+    first, second = text_of({**stays, "gain": worse}).splitlines()[:2]
+    assert f"is better than the champion, but not clearly{won}" in first
+    assert "clearly worse" in second
+    assert won not in text_of(stays)
+    assert won not in text_of({**stays, "gain": {**worse, "difference": [-0.09, -0.05, 0.01]}})
+
+
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
