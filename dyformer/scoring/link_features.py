@@ -86,8 +86,8 @@ BLOCK_PAIRS = 1 << 15
 BLOCK_WALKS = 1 << 21  # an end whose pairs are in two blocks is walked from twice
 NUM_HUBS = 64  # of a graph of more than LARGE_NODES nodes
 
-Hubs = tuple[NDArray[np.int32], NDArray[np.integer], NDArray[np.integer], NDArray[np.float32]]
-"""The busiest nodes of a graph, as `weighted_path_sums` reads them."""
+Hubs = tuple[NDArray[np.int32], NDArray[np.integer], NDArray[np.integer]]
+"""The busiest nodes of a graph, as `hub_walks` reads them."""
 
 
 def names(directed: bool) -> tuple[str, ...]:
@@ -153,16 +153,18 @@ class LinkFeatures:
         from dyformer.graphs.kernels.paths import weighted_path_sums  # late, as numba is slow to import
 
         check_known(self.pairs.edges.num_nodes, source_P, target_P)
-        degree_N, union = self.pairs.degree_N, self.pairs.union
+        degree_N = self.pairs.degree_N
         order_P = grouped_by_busier_end(degree_N, source_P, target_P)
         kind = np.float32 if self._num_hubs else np.float64
         edge_P, sums_P5 = np.empty(len(order_P), dtype=np.int32), np.empty((len(order_P), 5), dtype=kind)
-        slots = union.indptr, union.indices, self.edge_M, self.step_M
-        node_values, hubs = (degree_N, adamic_adar_weight(degree_N)), self._hubs
+        node_values = degree_N, adamic_adar_weight(degree_N)
+        are_few = len(order_P) < len(degree_N)  # so that the walks to hubs of all nodes would take more time
         for block in slices(len(order_P), BLOCK_WALKS):
             order_B = order_P[block]
-            ends_2B = np.stack(busier_end_first(degree_N, source_P[order_B], target_P[order_B]))
-            edge_P[order_B], sums_P5[order_B] = weighted_path_sums(slots, node_values, hubs, ends_2B)
+            first_B, second_B = busier_end_first(degree_N, source_P[order_B], target_P[order_B])
+            walk_XH2, row_B = self._of_few(second_B) if are_few else (self._hub_walks, second_B)
+            hubs, pair_3B = (*self._hubs, walk_XH2), np.stack([first_B, second_B, row_B])
+            edge_P[order_B], sums_P5[order_B] = weighted_path_sums(self._slots, node_values, hubs, pair_3B)
         return Walks(edge_P=edge_P, sums_P5=sums_P5)
 
     def directed(
@@ -239,22 +241,34 @@ class LinkFeatures:
         num_nodes = len(self.pairs.degree_N)
         return min(NUM_HUBS, num_nodes) if num_nodes > LARGE_NODES else 0
 
+    @property
+    def _slots(self) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.int32], NDArray[np.float64]]:
+        """The slots of the union's rows, as `weighted_path_sums` reads them."""
+        return self.pairs.union.indptr, self.pairs.union.indices, self.edge_M, self.step_M
+
     @cached_property
     def _hubs(self) -> Hubs:
-        """The busiest nodes of a large graph, as `weighted_path_sums` reads them.
+        """The busiest nodes of a large graph; 64 lead three quarters of the walks of a log of a million nodes."""
+        degree_N, union = self.pairs.degree_N, self.pairs.union
+        hub_N = np.full(len(degree_N), -1, dtype=np.int32)
+        hub_N[np.argsort(-degree_N, kind="stable")[: self._num_hubs]] = np.arange(self._num_hubs)
+        slot_Y = np.flatnonzero(hub_N[union.indices] >= 0)
+        return hub_N, np.searchsorted(slot_Y, union.indptr), slot_Y
 
-        64 lead three quarters of the walks of a log of a million nodes. They take 512 bytes a node.
-        """
+    @cached_property
+    def _hub_walks(self) -> NDArray[np.float32]:
+        """The walks of all nodes to the hubs, [N, H, 2]: 512 bytes a node."""
+        return self._walks_to_hubs(np.arange(len(self.pairs.degree_N)))
+
+    def _of_few(self, node_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Give the walks to the hubs of these nodes alone, and the row of each node."""
+        node_X, row_B = np.unique(node_B, return_inverse=True)
+        return self._walks_to_hubs(node_X), row_B
+
+    def _walks_to_hubs(self, node_X: NDArray[np.int64]) -> NDArray[np.float32]:
         from dyformer.graphs.kernels.paths import hub_walks  # late, as numba is slow to import
 
-        degree_N, union = self.pairs.degree_N, self.pairs.union
-        num_hubs = self._num_hubs
-        hub_N = np.full(len(degree_N), -1, dtype=np.int32)
-        hub_N[np.argsort(-degree_N, kind="stable")[:num_hubs]] = np.arange(num_hubs)
-        slot_Y = np.flatnonzero(hub_N[union.indices] >= 0)
-        hubs = hub_N, np.searchsorted(slot_Y, union.indptr), slot_Y
-        slots = union.indptr, union.indices, self.edge_M, self.step_M
-        return *hubs, hub_walks(slots, degree_N, hubs, num_hubs)
+        return hub_walks(self._slots, self.pairs.degree_N, self._hubs, self._num_hubs, node_X)
 
     @cached_property
     def _smooth_lengths(self) -> tuple[NDArray[np.float64], ...]:

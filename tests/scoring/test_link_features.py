@@ -284,6 +284,10 @@ def test_walks_that_are_read_at_few_nodes_are_those_of_all_nodes(num_hubs: int, 
         assert found == num_read  # -1: for many pairs all walks are made
         assert not is_read_N.any()
     together = features.walks(np.zeros_like(node_P), node_P)
+    assert "_hub_walks" not in vars(features)
+    twice = features.walks(np.zeros(2 * 632, dtype=np.int64), np.tile(node_P, 2))  # more pairs than nodes
+    assert features._hub_walks.shape == (633, num_hubs, 2)
+    np.testing.assert_array_equal(twice.sums_P5, np.tile(together.sums_P5, (2, 1)))
     alone = [features.walks(np.array([0]), np.array([node])) for node in node_P]
     np.testing.assert_array_equal(np.concatenate([walks.sums_P5 for walks in alone]), together.sums_P5)
     np.testing.assert_array_equal(np.concatenate([walks.edge_P for walks in alone]), together.edge_P)

@@ -1,7 +1,7 @@
 """Compiled walks of two and three steps between pairs: plain ones, and plain and weighted ones in one pass.
 
 N nodes    N1 = N + 1    M slots of both directions    E edges    P pairs, sorted by their first end
-X nodes at which walks are read    H hubs    Y slots that lead to hubs
+X nodes, such as those at which walks are read    H hubs    Y slots that lead to hubs
 """
 
 import numpy as np
@@ -148,16 +148,16 @@ def edge_slots(indptr_N1, source_E, target_E):
 
 
 @njit(nogil=True, cache=True)
-def hub_walks(slots, degree_N, hubs, num_hubs):
-    """Sum the two-step walks from each node to each hub, plain ones and weighted ones, `[N, H, 2]`.
+def hub_walks(slots, degree_N, hubs, num_hubs, node_X):
+    """Sum the two-step walks from some nodes to each hub, plain ones and weighted ones, `[X, H, 2]`.
 
     A plain one counts as 1 / degree of the middle. `slots` and `hubs` are those of `weighted_path_sums`, but that
     `hubs` has no sums yet.
     """
     indptr_N1, neighbor_M, _, value_M = slots
     hub_N, hub_indptr_N1, hub_slot_Y = hubs
-    walk_NH2, sum_H2 = np.empty((len(degree_N), num_hubs, 2), dtype=np.float32), np.empty((num_hubs, 2))
-    for node in range(len(degree_N)):
+    walk_XH2, sum_H2 = np.empty((len(node_X), num_hubs, 2), dtype=np.float32), np.empty((num_hubs, 2))
+    for row, node in enumerate(node_X):
         sum_H2[:] = 0
         for slot in range(indptr_N1[node], indptr_N1[node + 1]):
             middle = neighbor_M[slot]
@@ -165,28 +165,28 @@ def hub_walks(slots, degree_N, hubs, num_hubs):
                 hub = hub_N[neighbor_M[further]]
                 sum_H2[hub, 0] += 1 / degree_N[middle]
                 sum_H2[hub, 1] += value_M[slot] * value_M[further]
-        walk_NH2[node] = sum_H2
-    return walk_NH2
+        walk_XH2[row] = sum_H2
+    return walk_XH2
 
 
 @njit(nogil=True, cache=True)
-def weighted_path_sums(slots, node_values, hubs, pair_2P):
+def weighted_path_sums(slots, node_values, hubs, pair_3P):
     """Give the edge of each pair (-1: none), and `[P, 5]` sums over the walks between its ends.
 
     `slots` are those of the rows: where each begins, the neighbours, their edges and their values, and both slots of an
-    edge have one value; `node_values` are the degree of a node and its weight as a common neighbour; `pair_2P` has
-    first and second ends.
+    edge have one value; `node_values` are the degree of a node and its weight as a common neighbour; `pair_3P` has
+    first and second ends, and the row of each second end in the `hub_walks`.
     The sums are the three of `path_sums`, and the two- and three-step walks in which a step counts its value.
     One pass over the slots of both ends gives all of them. Pairs with equal first ends must be adjacent, because the
     two-step walks of a first end are summed once for all its pairs.
 
     `hubs` are the busiest nodes, through which most walks lead: the number of each among them (-1: another node), where
-    a node's slots with hubs begin, these slots, and the `hub_walks`. The walks from a first end whose first step leads
-    to a hub are not made: the sums of the second end to this hub have them.
+    a node's slots with hubs begin, these slots, and `hub_walks` of all second ends. The walks from a first end whose
+    first step leads to a hub are not made: the sums of the second end to this hub have them.
     """
     indptr_N1, neighbor_M, edge_M, value_M = slots
     degree_N, weight_N = node_values
-    first_P, second_P = pair_2P
+    first_P, second_P, row_P = pair_3P
     sums_P5, edge_P = np.zeros((len(first_P), 5)), np.full(len(first_P), -1, dtype=np.int32)
     mark_N, is_read_N = np.zeros(len(degree_N), dtype=np.uint8), _unmarked(degree_N)
     read_N, value_N = np.empty(len(degree_N), dtype=np.int32), np.zeros(len(degree_N))
@@ -209,7 +209,7 @@ def weighted_path_sums(slots, node_values, hubs, pair_2P):
                     sums_P5[pair, 3] += value_N[middle] * value_M[slot]
                 sums_P5[pair, 2] += walk_N2[middle, 0] / degree_N[middle]
                 sums_P5[pair, 4] += walk_N2[middle, 1] * value_M[slot]
-            _add_by_hubs(slots, degree_N, (node, second_P[pair]), hubs, sums_P5[pair])
+            _add_by_hubs(slots, degree_N, (node, row_P[pair]), hubs, sums_P5[pair])
         _clear_apart(slots, node, counts, hubs, read_N, walk_N2)
         _unmark_neighbors(indptr_N1, neighbor_M, node, mark_N)
     return edge_P, sums_P5
@@ -295,14 +295,14 @@ def _spread_to_hubs(slots, degree_N, node, hubs, walk_N2):
 
 @njit(nogil=True, cache=True)
 def _add_by_hubs(slots, degree_N, ends, hubs, sums_5):
-    """Add the three-step walks of a pair whose first step leads to a hub."""
+    """Add the three-step walks of a pair whose first step leads to a hub; `ends` has the row of the second end."""
     _, neighbor_M, _, value_M = slots
-    hub_N, hub_indptr_N1, hub_slot_Y, walk_NH2 = hubs
-    first, second = ends
+    hub_N, hub_indptr_N1, hub_slot_Y, walk_XH2 = hubs
+    first, row = ends
     for slot in hub_slot_Y[hub_indptr_N1[first] : hub_indptr_N1[first + 1]]:
         hub = neighbor_M[slot]
-        sums_5[2] += walk_NH2[second, hub_N[hub], 0] / degree_N[hub]
-        sums_5[4] += walk_NH2[second, hub_N[hub], 1] * value_M[slot]
+        sums_5[2] += walk_XH2[row, hub_N[hub], 0] / degree_N[hub]
+        sums_5[4] += walk_XH2[row, hub_N[hub], 1] * value_M[slot]
 
 
 @njit(nogil=True, cache=True)
