@@ -51,7 +51,7 @@ def server(tmp_path: Path, listener: socket.socket) -> Iterator[Service]:
     yield Service(
         name="mine",
         arguments=["mine", f"--port={port_of(listener)}"],
-        environment={MARK: mark, "PYTHONPATH": str(tmp_path)},
+        environment={MARK: mark, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         folder=tmp_path,
         is_ready=lambda: True,
         listener=listener,
