@@ -53,13 +53,14 @@ $(STAMP): pyproject.toml
 	touch $@
 
 # Pyright, which uses one core, runs beside the tests, with more memory for new objects: it collects garbage less often.
+# Three processes test on two cores, because tests wait for programs and disks; each takes up to 2.2 GB.
 # tests/conftest.py has the order of the files.
 test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	PATH="$(abspath $(BIN)):$$PATH" NODE_OPTIONS=--max-semi-space-size=64 $(BIN)/pyright & types=$$!; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20; tests=$$?; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20; tests=$$?; \
 	wait $$types || { echo "pyright found errors, which stand above" >&2; exit 1; }; exit $$tests
 
 # The longest first, because two of them run at a time.
