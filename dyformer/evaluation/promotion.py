@@ -22,6 +22,9 @@ MIN_QUERIES = 20
 TOO_FEW_QUERIES = f"fewer than {MIN_QUERIES} queries are no test"
 """With fewer queries nothing is tested, because few differences may be equal by chance: a standard error of 0."""
 
+MOST_LOST = 3
+"""A champion gives way to a tie where its interval shows that at most so many times `promotion.tie` are lost."""
+
 NO_CHAMPION = "there was no champion to compare with"
 NO_CHALLENGER = "no model was trained"
 
@@ -172,6 +175,15 @@ class _Paired:
         parts = [KNOWN, *(part for part in self.rule.slice_names if part in self.means)]
         return not any(self.difference(first, second, self.rule.level, part).low > 0 for part in parts)
 
+    @property
+    def most_lost(self) -> float:
+        """The largest loss in the metric that a champion's tie may leave possible."""
+        return MOST_LOST * self.rule.tie
+
+    def is_shown(self, first: str, second: str) -> bool:
+        """Whether the interval of a tie shows that hardly anything is lost: with few queries, it shows nothing."""
+        return self.difference(first, second, self.rule.level).high <= self.most_lost
+
 
 def level_of_test(level: float, number: int) -> float:
     """Give the level of the interval in the `number`-th test of one champion, from 1.
@@ -208,7 +220,8 @@ def decide(
         return Decision(methods[0].method, None, None, None, num_tests, f"{reason}; {TOO_FEW_QUERIES}")
     decision = _first(challenger, champion, paired, num_tests)
     titles = [baseline.method for baseline in baselines]
-    return _compared(_cheapest(_with_baselines(decision, titles, paired), titles, paired), challenger, paired)
+    decision = _cheapest(_with_baselines(decision, titles, paired), champion, titles, paired)
+    return _compared(decision, challenger, paired)
 
 
 def _first(
@@ -227,18 +240,28 @@ def _first(
     return Decision(winner, paired.value(winner), verdict.difference, compared, number, verdict.reason)
 
 
-def _cheapest(decision: Decision, titles: Sequence[str], paired: _Paired) -> Decision:
+def _cheapest(decision: Decision, champion: ScoredQueries | None, titles: Sequence[str], paired: _Paired) -> Decision:
     """Replace the winner by the cheapest baseline that ties with it, the better one of two that cost as much.
 
     It ties with the best method, too, which may be no champion yet: else a champion that is worse, though not clearly,
-    would be replaced by one that is worse still.
+    would be replaced by one that is worse still. A champion gives way only where the tie is shown: with few queries one
+    standard error is large, and a method that is worse would tie in some night, and stay because no test of few queries
+    brings the champion back.
     """
     winner, best = decision.winner, max(paired.means[KNOWN], key=paired.value)
     cheaper = [title for title in titles if cost(title) < cost(winner)]
     ties = [title for title in cheaper if paired.is_tie(winner, title) and paired.is_tie(best, title)]
-    if not ties:
+    is_champion = champion is not None and winner == champion.method
+    shown = [title for title in ties if not is_champion or paired.is_shown(winner, title)]
+    if ties and not shown:
+        cheapest = min(ties, key=cost)
+        return decision._replace(
+            reason=f"{decision.reason}; {cheapest} costs less, but so few queries do not show that its"
+            f" {METRIC_TITLES[paired.rule.metric]} is at most {paired.most_lost:.2g} lower"
+        )
+    if not shown:
         return decision
-    cheapest = min(ties, key=lambda title: (cost(title), -paired.value(title)))
+    cheapest = min(shown, key=lambda title: (cost(title), -paired.value(title)))
     difference = paired.difference(cheapest, winner, paired.rule.level)
     reason = (
         f"{cheapest} costs less than {winner} and is as good: its {METRIC_TITLES[paired.rule.metric]} is"

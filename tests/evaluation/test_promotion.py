@@ -12,6 +12,7 @@ from dyformer.evaluation.config import SLICES, PromotionConfig
 from dyformer.evaluation.promotion import (
     FORECASTER_WITHOUT,
     MIN_QUERIES,
+    MOST_LOST,
     NO_CHALLENGER,
     NO_CHAMPION,
     decide,
@@ -418,6 +419,22 @@ def test_a_champion_that_ties_with_a_cheaper_method_is_replaced():
     champion = same_as(FORECASTER, "champion")
     decision = decide(scored(WITH, QUERIES, 0.2), champion, [same_as(champion, WITHOUT)], GRAPH, RULE, num_tests=3)
     assert (decision.winner, decision.tied, decision.num_tests) == (WITHOUT, "champion", 0)
+
+
+def test_a_champion_gives_way_to_a_tie_only_where_the_queries_show_it():
+    """A worse method ties in some window of few queries, and no test of so few would bring the champion back."""
+    cheaper = scored(WITHOUT, QUERIES, 0.95)
+    first = decide(FORECASTER, None, [cheaper], GRAPH, RULE)
+    assert (first.winner, first.tied) == (WITHOUT, WITH)  # within one standard error, where there was no champion
+    assert first.difference is not None
+    lost = -first.difference.low
+    assert lost > MOST_LOST * RULE.tie
+    stays = decide(None, FORECASTER, [cheaper], GRAPH, RULE, num_tests=2)
+    assert (stays.winner, stays.tied, stays.num_tests) == (WITH, None, 3)
+    assert f"{WITHOUT} costs less, but so few queries do not show that its MRR is at most 0.03 lower" in stays.reason
+    shown, not_shown = (PromotionConfig(tie=lost / MOST_LOST + much) for much in (1e-9, -1e-9))
+    assert decide(None, FORECASTER, [cheaper], GRAPH, shown).winner == WITHOUT
+    assert decide(None, FORECASTER, [cheaper], GRAPH, not_shown).winner == WITH
 
 
 def test_the_gain_over_the_best_simple_method_and_of_the_vectors_is_described():
