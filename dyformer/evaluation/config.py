@@ -47,7 +47,8 @@ class PromotionConfig:
         ge=0,
         le=1,
         description="difference in the metric up to which a cheaper method publishes, if it is not significantly "
-        "worse; one standard error of the difference, where that is more",
+        "worse; one standard error of the difference, where that is more; a champion gives way only where the interval "
+        "shows that at most three times as much is lost",
     )
     events: bool = Field(
         default=False,
