@@ -180,7 +180,7 @@ class _Paired:
         """The largest loss in the metric that a champion's tie may leave possible."""
         return MOST_LOST * self.rule.tie
 
-    def is_shown(self, first: str, second: str) -> bool:
+    def is_sure_tie(self, first: str, second: str) -> bool:
         """Whether the interval of a tie shows that hardly anything is lost: with few queries, it shows nothing."""
         return self.difference(first, second, self.rule.level).high <= self.most_lost
 
@@ -244,7 +244,7 @@ def _cheapest(decision: Decision, champion: ScoredQueries | None, titles: Sequen
     """Replace the winner by the cheapest baseline that ties with it, the better one of two that cost as much.
 
     It ties with the best method, too, which may be no champion yet: else a champion that is worse, though not clearly,
-    would be replaced by one that is worse still. A champion gives way only where the tie is shown: with few queries one
+    would be replaced by one that is worse still. A champion gives way only where the tie is sure: with few queries one
     standard error is large, and a method that is worse would tie in some night, and stay because no test of few queries
     brings the champion back.
     """
@@ -252,16 +252,16 @@ def _cheapest(decision: Decision, champion: ScoredQueries | None, titles: Sequen
     cheaper = [title for title in titles if cost(title) < cost(winner)]
     ties = [title for title in cheaper if paired.is_tie(winner, title) and paired.is_tie(best, title)]
     is_champion = champion is not None and winner == champion.method
-    shown = [title for title in ties if not is_champion or paired.is_shown(winner, title)]
-    if ties and not shown:
+    sure = [title for title in ties if not is_champion or paired.is_sure_tie(winner, title)]
+    if ties and not sure:
         cheapest = min(ties, key=cost)
         return decision._replace(
             reason=f"{decision.reason}; {cheapest} costs less, but so few queries do not show that its"
             f" {METRIC_TITLES[paired.rule.metric]} is at most {paired.most_lost:.2g} lower"
         )
-    if not shown:
+    if not sure:
         return decision
-    cheapest = min(shown, key=lambda title: (cost(title), -paired.value(title)))
+    cheapest = min(sure, key=lambda title: (cost(title), -paired.value(title)))
     difference = paired.difference(cheapest, winner, paired.rule.level)
     reason = (
         f"{cheapest} costs less than {winner} and is as good: its {METRIC_TITLES[paired.rule.metric]} is"
