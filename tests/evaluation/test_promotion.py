@@ -432,9 +432,9 @@ def test_a_champion_gives_way_to_a_tie_only_where_the_queries_show_it():
     stays = decide(None, FORECASTER, [cheaper], GRAPH, RULE, num_tests=2)
     assert (stays.winner, stays.tied, stays.num_tests) == (WITH, None, 3)
     assert f"{WITHOUT} costs less, but so few queries do not show that its MRR is at most 0.03 lower" in stays.reason
-    shown, not_shown = (PromotionConfig(tie=lost / MOST_LOST + much) for much in (1e-9, -1e-9))
-    assert decide(None, FORECASTER, [cheaper], GRAPH, shown).winner == WITHOUT
-    assert decide(None, FORECASTER, [cheaper], GRAPH, not_shown).winner == WITH
+    sure, unsure = (PromotionConfig(tie=lost / MOST_LOST + much) for much in (1e-9, -1e-9))
+    assert decide(None, FORECASTER, [cheaper], GRAPH, sure).winner == WITHOUT
+    assert decide(None, FORECASTER, [cheaper], GRAPH, unsure).winner == WITH
 
 
 def test_the_gain_over_the_best_simple_method_and_of_the_vectors_is_described():
