@@ -39,7 +39,8 @@ USEFUL_WINDOWS = 3
 
 FAR_SHARE = 0.01  # of the rows of a window: so few far rows are an error sooner than the log going on
 FAR_GAPS = 2  # times the longest time without a row before
-VERY_FAR_SHARE, VERY_FAR_SPANS = 0.5, 3  # where the gap is more than three times the whole log before it
+VERY_FAR_SHARE = 0.5  # where the gap is so many times the whole log before it, and so many times the longest window
+VERY_FAR_SPANS, VERY_FAR_WINDOWS = 3, 100
 
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
@@ -175,7 +176,7 @@ def far_rows(windows: Windows, time_R: NDArray[np.int64], newest: int) -> FarRow
 
     They would end windows that may still grow. The gap before them is more than FAR_GAPS times as long as any gap
     before it, and they are at most FAR_SHARE of the rows of a window with rows, or one, or VERY_FAR_SHARE where the gap
-    is more than VERY_FAR_SPANS times as long as the log before it.
+    is more than VERY_FAR_SPANS times as long as the log before it and has more than VERY_FAR_WINDOWS windows.
 
     Args:
         windows: windows of the rows, of a given length.
@@ -191,7 +192,8 @@ def far_rows(windows: Windows, time_R: NDArray[np.int64], newest: int) -> FarRow
     num_used = int(np.count_nonzero(windows.end_row_T > windows.first_row_T))
     earlier = int(np.diff(time_R[: row + 1]).max())
     length = int((windows.end_time_T - windows.start_time_T).max())
-    fraction = VERY_FAR_SHARE if gap > VERY_FAR_SPANS * int(time_R[row] - time_R[0]) else FAR_SHARE
+    very_far = max(VERY_FAR_SPANS * int(time_R[row] - time_R[0]), VERY_FAR_WINDOWS * length)
+    fraction = VERY_FAR_SHARE if gap > very_far else FAR_SHARE
     is_far = gap > length and gap > FAR_GAPS * earlier and num_far <= max(1, fraction * len(time_R) / num_used)
     if not is_far:
         return None

@@ -322,6 +322,8 @@ def test_few_rows_far_after_all_others_are_found():
     years = 24 * 365 * 13
     several = [years + each for each in range(7)]  # more than a hundredth, and less than half, of the rows of a day
     assert found(*several) == FarRows(7, start + 239 * hour, start + years * hour, 13 * 365 - 9)
+    weeks = [24 * 41 + each for each in range(7)]  # 31 days after a log of ten, which may go on a little
+    assert found(*weeks) is None
     assert found(*range(years, years + 24)) is None  # a whole day of a log that was quiet and goes on
     quiet_R = np.array([*time_R[:120], *(time_R[120:] + 13 * DAY)])
     assert found(740 + 24 * 13, of=quiet_R) is None  # the log was as quiet before
