@@ -53,9 +53,10 @@ def test_partners_weigh_their_fraction_of_the_decayed_contacts(half_life: float)
     np.testing.assert_allclose(partner_fractions(GRAPH, half_life).toarray(), fractions(half_life), rtol=1e-6)
 
 
-@pytest.mark.parametrize("block_pairs", [1, 3, 100])
-def test_each_score_of_an_ordered_pair_is_its_formula(block_pairs: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(vector_scores, "BLOCK_PAIRS", block_pairs)
+@pytest.mark.parametrize("block_size", [1, 3, 100])
+def test_each_score_of_an_ordered_pair_is_its_formula(block_size: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vector_scores, "BLOCK_PAIRS", block_size)
+    monkeypatch.setattr(vector_scores, "BLOCK_NODES", block_size)
     found = prepare_vectors(VECTORS, GRAPH).table(SOURCE_P, TARGET_P, directed=True)
     for row, i, j in zip(found, SOURCE_P, TARGET_P, strict=True):
         np.testing.assert_allclose(row, plain_scores(i, j), rtol=1e-4, atol=1e-5)
