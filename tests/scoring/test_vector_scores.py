@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from toy_graphs import random_graph
+from toy_graphs import random_graph, toy_graph
 
 from dyformer.scoring import vector_scores
 from dyformer.scoring.vector_scores import (
@@ -51,6 +51,11 @@ def plain_scores(i: int, j: int) -> list[float]:
 @pytest.mark.parametrize("half_life", HALF_LIVES)
 def test_partners_weigh_their_fraction_of_the_decayed_contacts(half_life: float):
     np.testing.assert_allclose(partner_fractions(GRAPH, half_life).toarray(), fractions(half_life), rtol=1e-6)
+
+
+def test_contacts_so_old_that_they_are_zero_weigh_nothing():
+    history = toy_graph([(0, 1)], *([(2, 3)] for _ in range(1100)), sides=[0] * 4)
+    assert partner_fractions(history, 1.0).toarray().tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 100])
