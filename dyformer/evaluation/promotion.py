@@ -245,8 +245,8 @@ def _cheapest(decision: Decision, champion: ScoredQueries | None, titles: Sequen
 
     It ties with the best method, too, which may be no champion yet: else a champion that is worse, though not clearly,
     would be replaced by one that is worse still. A champion gives way only where the tie is sure: with few queries one
-    standard error is large, and a method that is worse would tie in some night, and stay because no test of few queries
-    brings the champion back.
+    standard error is large, and a method that is worse ties at some step, and stays because no test of few queries brings
+    the champion back.
     """
     winner, best = decision.winner, max(paired.means[KNOWN], key=paired.value)
     cheaper = [title for title in titles if cost(title) < cost(winner)]
@@ -255,8 +255,9 @@ def _cheapest(decision: Decision, champion: ScoredQueries | None, titles: Sequen
     sure = [title for title in ties if not is_champion or paired.is_sure_tie(winner, title)]
     if ties and not sure:
         cheapest = min(ties, key=cost)
+        num_queries = paired.means[KNOWN][cheapest].num
         return decision._replace(
-            reason=f"{decision.reason}; {cheapest} costs less, but so few queries do not show that its"
+            reason=f"{decision.reason}; {cheapest} costs less, but {num_queries} queries do not show that its"
             f" {METRIC_TITLES[paired.rule.metric]} is at most {paired.most_lost:.2g} lower"
         )
     if not sure:

@@ -39,8 +39,9 @@ USEFUL_WINDOWS = 3
 
 FAR_SHARE = 0.01  # of the rows of a window: so few far rows are an error sooner than the log going on
 FAR_GAPS = 2  # times the longest time without a row before
-VERY_FAR_SHARE = 0.5  # where the gap is so many times the whole log before it, and so many times the longest window
-VERY_FAR_SPANS, VERY_FAR_WINDOWS = 3, 100
+VERY_FAR_SHARE = 0.5  # the same fraction where the gap is very long, as the next two say
+VERY_FAR_SPANS = 3  # times the log before the gap
+VERY_FAR_WINDOWS = 100  # times the longest window
 
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62

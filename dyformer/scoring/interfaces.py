@@ -126,7 +126,8 @@ class Stage(Protocol):
 def rows_of(vector_ND: NDArray[np.floating]) -> Embed:
     """Give the function from nodes to their rows of an array; for all nodes in order it gives the array, not a copy.
 
-    Who reads the vectors of all nodes again finds the same object, and what is computed of it is computed once.
+    Who reads the vectors of all nodes again finds the same object, and what is computed of it is computed once; so
+    nobody may write into it.
     """
 
     def embed(node_B: NDArray[np.int64]) -> NDArray[np.floating]:

@@ -238,7 +238,8 @@ def forecast_facts(forecasts: str, snapshots: str) -> dict[str, Any] | None:
         return None
     fitted = json.loads(artifact.content(FORECAST))
     facts = {"repeats": rows["linked_before"].mean(), "calibration_step": fitted["calibration_step"]}
-    facts["uneven"] = uneven_windows(windows.table("steps").sort("step")["num_interactions"].to_list())
+    before = windows.table("steps").filter(pl.col("step") < rows["step"].first()).sort("step")  # read by the forecasts
+    facts["uneven"] = uneven_windows(before["num_interactions"].to_list())
     return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | facts
 
 

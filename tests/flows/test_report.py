@@ -179,3 +179,17 @@ def test_a_report_is_replaced_where_its_parts_were_made_anew(tmp_path: Path, mon
     assert written("b", "again") == ("b", "first", 0.25)  # nothing has changed
     assert written("c", "repaired") == ("c", "repaired", 0.25)
     assert written("c", "measured", rows.with_columns(value=0.5)) == ("c", "measured", 0.5)
+
+
+def test_a_verdict_counts_no_window_from_the_forecast_step_on(monkeypatch: pytest.MonkeyPatch):
+    forecasts = pl.DataFrame(
+        {"step": [4, 4], "valid_from": [None] * 2, "valid_to": [None] * 2, "linked_before": [True] * 2}
+    )
+    steps = pl.DataFrame({"step": [3, 1, 2, 4, 5], "num_interactions": [30, 100, 30, 1000, 1]})
+    tables = {"forecasts": forecasts, "steps": steps}
+    artifact = SimpleNamespace(table=tables.get, content=lambda name: b'{"calibration_step": 3}')
+    monkeypatch.setattr(report, "find_artifact", lambda address: artifact)
+    facts = report.forecast_facts("forecasts", "snapshots")
+    assert facts is not None
+    assert facts["uneven"] == (1, 2)
+    assert (facts["step"], facts["calibration_step"], facts["repeats"]) == (4, 3, 1)
