@@ -245,7 +245,7 @@ def _cheapest(decision: Decision, champion: ScoredQueries | None, titles: Sequen
 
     It ties with the best method, too, which may be no champion yet: else a champion that is worse, though not clearly,
     would be replaced by one that is worse still. A champion gives way only where the tie is sure: with few queries one
-    standard error is large, and a method that is worse ties at some step, and stays because no test of few queries brings
+    standard error is large, so that a worse method ties at some step, and stays because no test of few queries brings
     the champion back.
     """
     winner, best = decision.winner, max(paired.means[KNOWN], key=paired.value)
