@@ -42,6 +42,8 @@ FAR_GAPS = 2  # times the longest time without a row before
 VERY_FAR_SHARE = 0.5  # the same fraction where the gap is very long, as the next two say
 VERY_FAR_SPANS = 3  # times the log before the gap
 VERY_FAR_WINDOWS = 100  # times the longest window
+FIRST_SHARE = 0.01  # of the rows of a first ingest, which may have had longer pauses than it shows
+FIRST_ROWS = 100  # in fewer, one row is no small fraction
 
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
@@ -172,31 +174,34 @@ class FarRows(NamedTuple):
     num_windows: int  # that they end
 
 
-def far_rows(windows: Windows, time_R: NDArray[np.int64], newest: int) -> FarRows | None:
+def far_rows(windows: Windows, time_R: NDArray[np.int64], newest: int | None) -> FarRows | None:
     """Find few rows that lie more than a window after all others, as a mistyped date does; None without such rows.
 
     They would end windows that may still grow. The gap before them is more than FAR_GAPS times as long as any gap
     before it, and they are at most FAR_SHARE of the rows of a window with rows, or one, or VERY_FAR_SHARE where the gap
-    is more than VERY_FAR_SPANS times as long as the log before it and has more than VERY_FAR_WINDOWS windows.
+    is more than VERY_FAR_SPANS times as long as the log before it and has more than VERY_FAR_WINDOWS windows. In a
+    first ingest of FIRST_ROWS or more, such a gap alone counts, and they are at most FIRST_SHARE of all rows.
 
     Args:
         windows: windows of the rows, of a given length.
         time_R: times of the rows, ascending.
-        newest: the gap begins at this time or later.
+        newest: the gap begins at this time or later; None in a first ingest.
     """
-    begin = max(int(np.searchsorted(time_R, newest, "right")) - 1, 0)
+    begin = 0 if newest is None else max(int(np.searchsorted(time_R, newest, "right")) - 1, 0)
     gap_G = np.diff(time_R[begin:])
-    if begin == 0 or not len(gap_G):
+    if not len(gap_G) or (len(time_R) < FIRST_ROWS if newest is None else begin == 0):
         return None
     row = begin + int(gap_G.argmax())
     num_far, gap = len(time_R) - 1 - row, int(gap_G.max())
     num_used = int(np.count_nonzero(windows.end_row_T > windows.first_row_T))
-    earlier = int(np.diff(time_R[: row + 1]).max())
+    earlier = int(np.diff(time_R[: row + 1]).max(initial=0))
     length = int((windows.end_time_T - windows.start_time_T).max())
     very_far = max(VERY_FAR_SPANS * int(time_R[row] - time_R[0]), VERY_FAR_WINDOWS * length)
-    fraction = VERY_FAR_SHARE if gap > very_far else FAR_SHARE
-    is_far = gap > length and gap > FAR_GAPS * earlier and num_far <= max(1, fraction * len(time_R) / num_used)
-    if not is_far:
+    most = (VERY_FAR_SHARE if gap > very_far else FAR_SHARE) * len(time_R) / num_used
+    if newest is None:
+        most = min(most, FIRST_SHARE * len(time_R))
+    is_far = gap > length and gap > FAR_GAPS * earlier and num_far <= max(1, most)
+    if not is_far or (newest is None and gap <= very_far):
         return None
     before, first = int(time_R[row]), int(time_R[row + 1])
     return FarRows(num_far, before, first, int(((windows.end_time_T > before) & (windows.end_time_T <= first)).sum()))

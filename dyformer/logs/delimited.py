@@ -198,7 +198,8 @@ def _check_names(file: RawFile, plan: ReadPlan, first_row: str, line: int, at: d
         expected = ", ".join(f"{role} in column {at[role] + 1}" for role in otherwise)
         raise AmbiguousLog(
             f"{file.name}, line {line} is a header with {listed}, but the files before it have none and are read with"
-            f" {expected}: ingest it on its own, or write its columns in their order"
+            f" {expected}: write its columns in their order, or ingest it on its own, its columns named by `source`,"
+            " `target` and `time`"
         )
 
 

@@ -26,7 +26,7 @@ from dyformer import InvalidInput
 from dyformer.logs.delimited import delimited_rows
 from dyformer.logs.ids import compact, united
 from dyformer.logs.json_lines import json_rows
-from dyformer.logs.plan import ReadPlan
+from dyformer.logs.plan import FORMAT_NAMES, ReadPlan
 from dyformer.logs.raw_file import (
     PARQUET_MAGIC,
     DamagedLog,
@@ -70,7 +70,7 @@ REMEDIES = {
     f" DuckDB ({QUERIES})",
     "unreadable weight": "a weight is a number such as 1234.56, without a decimal comma, a thousands separator or a"
     f" currency: write such amounts anew first, for example with DuckDB ({QUERIES}), or choose another column with"
-    " `weight`",
+    " `weight`, or leave it out in the first ingest of a log: then each row counts as one",
 }
 """What to do where one kind of fault is that of all rows; otherwise CHOOSE_COLUMNS."""
 
@@ -194,7 +194,11 @@ def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -
     """
     start = first_bytes(file)
     if start.startswith(PARQUET_MAGIC) != (plan.format == "parquet"):
-        raise DamagedLog(f"{file.name} is not {plan.format} like the files before it; ingest it on its own")
+        is_no = "is no Parquet" if plan.format == "parquet" else "is Parquet"
+        raise DamagedLog(
+            f"{file.name} {is_no}, unlike the files before it: write its rows as {FORMAT_NAMES[plan.format]}, or ingest"
+            " it on its own, the first time with `force`"
+        )
     if plan.format == "parquet":
         return parquet_rows(file, plan)
     check_text(start, file.name)
@@ -219,11 +223,10 @@ def check_usable(
             f" column with `time`"
         )
     where = f"first in {first['file']}, {plan.row_name} {first['line']}: {raw}"
-    remedies = [remedy for fault, remedy in REMEDIES.items() if quarantine["reason"].str.contains(fault).all()]
     cannot = f"none of the {quarantine.height:,} rows of {names} can be used"
     if quarantine.height == 1:
         cannot = f"the only row of {names} cannot be used"
-    raise NoUsableRows(f"{cannot}: {reasons} ({where}); {(remedies or [CHOOSE_COLUMNS])[0]}")
+    raise NoUsableRows(f"{cannot}: {reasons} ({where}); {_remedy(quarantine) or CHOOSE_COLUMNS}")
 
 
 def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float, row_name: str = "line") -> None:
@@ -240,6 +243,7 @@ def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float,
         raise TooManyBadRows(
             f"{quarantine.height:,} of {num_read:,} rows ({quarantine.height / num_read:.2%}) cannot be used, more"
             f" than the {max_fraction:.2%} allowed: {_reasons(quarantine, row_name)}. {remedy}"
+            f"{f'; {more}' if (more := _remedy(quarantine)) else ''}"
         )
 
 
@@ -293,6 +297,11 @@ def _reasons(quarantine: pl.DataFrame, row_name: str) -> str:
         f"{count:,} x {reason} (as in {file}, {row_name} {line})"
         for reason, count, file, line in counts.sort("len", "reason", descending=[True, False]).head(5).iter_rows()
     )
+
+
+def _remedy(quarantine: pl.DataFrame) -> str | None:
+    """Give what to do where all rejected rows have one kind of fault."""
+    return next((remedy for fault, remedy in REMEDIES.items() if quarantine["reason"].str.contains(fault).all()), None)
 
 
 def _in_one(blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:

@@ -66,7 +66,7 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     rows = rows.with_columns(
         time=times["time"],
         time_reason=times["reason"],
-        time_text=pl.col("time").cast(pl.Int64).cast(pl.String) if rows["time"].dtype.is_temporal() else pl.col("time"),
+        time_text=pl.col("time"),
         **{f"{name}_value": value for name, value in texts.items()},
     )
     reason = pl.coalesce("reason", *_reasons_of(rows))
@@ -107,7 +107,9 @@ def _reasons_of(rows: pl.DataFrame) -> list[pl.Expr]:
         if any(_may_be_floats(rows[end]) for end in ("source", "target")):
             inexact = [pl.col(end).str.contains(WHOLE_FLOAT) for end in ("source", "target")]
             reasons.append(pl.when(pl.any_horizontal(inexact)).then(pl.lit(INEXACT_ID)))
-    reasons += [pl.when(_is_missing("time_text")).then(pl.lit("missing time")), pl.col("time_reason")]
+    is_clock = rows.schema["time_text"].is_temporal()
+    no_time = pl.col("time_text").is_null() if is_clock else _is_missing("time_text")
+    reasons += [pl.when(no_time).then(pl.lit("missing time")), pl.col("time_reason")]
     if "weight_value" in rows.columns:
         reasons.append(_weight_reason())
     if "label_value" in rows.columns:
@@ -150,8 +152,16 @@ def quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
         texts = [pl.col(name).cast(pl.String).fill_null("") for name in fields]
         return rows.select("file", "line", "reason", raw=pl.concat_str(texts, separator=str(plan.separator)))
     texts = [name for name in ("source", "target", "time_text", "weight_text", "label_text") if name in rows.columns]
+    if rows.schema["time_text"].is_temporal():
+        rows = rows.with_columns(time_text=_written(pl.col("time_text").cast(pl.Int64)))
     values = pl.struct([pl.col(name).alias(name.removesuffix("_text")) for name in texts])
     return rows.select("file", "line", "reason", raw=pl.coalesce("raw", values.struct.json_encode()))
+
+
+def _written(time: pl.Expr) -> pl.Expr:
+    """Write microseconds since the epoch as ISO 8601; those out of range stay numbers."""
+    in_range = pl.when(time.is_between(FIRST_CLOCK_TIME, LAST_CLOCK_TIME)).then(time)
+    return pl.coalesce(pl.from_epoch(in_range, "us").dt.strftime("%Y-%m-%dT%H:%M:%S%.fZ"), time.cast(pl.String))
 
 
 def read_times(text: pl.Series, unit: TimeUnit, *, since_epoch: bool = False) -> pl.DataFrame:
@@ -369,7 +379,7 @@ def far_reason(max_years: int) -> str:
 
 
 def quarantined_events(events: pl.DataFrame, max_years: int) -> pl.DataFrame:
-    """Give events as rejected rows; their text is their values as JSON, the time in microseconds since the epoch."""
-    values = pl.struct(pl.col("source", "target").cast(pl.String), "time", "weight", "label")
+    """Give events as rejected rows; their text is their values as JSON, the time in ISO 8601."""
+    values = pl.struct(pl.col("source", "target").cast(pl.String), _written(pl.col("time")), "weight", "label")
     line, reason = pl.col("line").cast(QUARANTINE_SCHEMA["line"]), pl.lit(far_reason(max_years))
     return events.select("file", line, reason=reason, raw=values.struct.json_encode())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -25,8 +25,10 @@ from flows.tasks.reading import (
     MAX_NAMED,
     check_contract,
     check_duplicates,
+    check_form,
     check_format,
     check_lateness,
+    check_refused,
     check_repeats,
     check_unread,
     declared_log,
@@ -97,18 +99,17 @@ def _ingested(
     before = declaration(layout, dataset) or {}
     declared, window = declared_log(layout, dataset, reading)
     stored = history(layout, dataset).to_dicts() if has_events(layout, dataset) else []
-    logs = _contents(layout, dataset, reading) if "log" in reading or not stored else []
-    known, fresh = _known_and_fresh(stored, logs)
+    logs = _new_and_known(layout, dataset, reading, stored, show)
     received = _received(layout, dataset, stored)
-    if stored and not fresh:
-        check_unread(layout, dataset, reading, [file for _, file in logs])
-        check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in known))
+    if stored and not logs.fresh:
+        check_unread(layout, dataset, reading, [file for _, file in logs.all])
+        check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in logs.known))
     plan, results = None, {}
-    with _database_if_large(layout, [*fresh, *received], stored) as database:
-        if fresh:
+    with _database_if_large(layout, [*logs.fresh, *received], stored) as database:
+        if logs.fresh:
             with _named_if_empty(show, is_new=not stored):
                 plan, results = _read_fresh(
-                    layout, dataset, fresh, _as_first_read(declared, before), reading, show, database
+                    layout, dataset, logs, _as_first_read(declared, before), reading, show, database
                 )
                 declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
                 declared = declared if plan.directed else replace(declared, directed=False)
@@ -139,13 +140,13 @@ def _ingested(
             ingests = append_all(
                 layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading)
             )
-            _remember(layout, dataset, logs, received, ingests)
+            _remember(layout, dataset, logs.all, received, ingests)
     _name_new_window(dataset, before, window, show)
     return {
         "dataset": dataset,
         "version": newest_version(layout, dataset),
         "changed": any(ingest.changed for ingest in ingests),
-        **_counts(known, [asdict(ingest) for ingest in ingests]),
+        **_counts(logs.known, [asdict(ingest) for ingest in ingests]),
         "num_alike": sum(result.num_alike for result in results.values()),
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
@@ -201,11 +202,57 @@ def undo_ingest(dataset: str) -> TakenBack:
     return taken
 
 
-def _contents(layout: Layout, dataset: str, reading: dict[str, Any]) -> list[tuple[Content, RawFile]]:
-    """Find the files of a log and their contents; a file that was read before is opened only if it has changed."""
+class _Logs(NamedTuple):
+    """The files of a log."""
+
+    all: list[tuple[Content, RawFile]]  # those that can be read to their end
+    known: list[dict[str, Any]]  # earlier ingests of files; of all if none was looked for
+    fresh: dict[Content, RawFile]  # without an ingest
+    refused: dict[str, LogError]  # errors of the others, by name
+
+
+def _new_and_known(
+    layout: Layout, dataset: str, reading: dict[str, Any], stored: list[dict[str, Any]], show: Callable[[str], None]
+) -> _Logs:
+    """Find the files of a log and their contents; a file that was read before is opened only if it has changed.
+
+    A new file that has the bytes of another one is named. Raises LogError where there is no other new file than those
+    that are refused.
+    """
+    if stored and "log" not in reading:
+        return _Logs([], stored, {}, {})
     contents_before = known_contents(layout, dataset)
-    logs = find_logs(reading.get("log"), dataset, layout.raw(dataset))
-    return [(content_of(file, contents_before.get(file.name)), file) for file in logs]
+    contents: list[tuple[Content, RawFile]] = []
+    refused: dict[str, LogError] = {}
+    for file in find_logs(reading.get("log"), dataset, layout.raw(dataset)):
+        with _noted(file, refused):
+            contents.append((content_of(file, contents_before.get(file.name)), file))
+    known, fresh = _known_and_fresh(stored, contents)
+    if not fresh:
+        check_refused(refused, len(refused))
+    first = dict(reversed([(content, file.name) for content, file in contents]))
+    copies = [
+        f"{file.name} has the bytes of {first[content]}, and is not read"
+        for content, file in contents
+        if first[content] != file.name and contents_before.get(file.name) != content
+    ]
+    if copies:
+        more = f"; and {counted(len(copies) - MAX_NAMED, 'more file')}" if len(copies) > MAX_NAMED else ""
+        show("; ".join(copies[:MAX_NAMED]) + more)
+    return _Logs(contents, known, fresh, refused)
+
+
+@contextmanager
+def _noted(file: RawFile, refused: dict[str, LogError] | None) -> Iterator[None]:
+    """Put the error of a file to those of others, if these are collected, unless the file has no row."""
+    try:
+        yield
+    except EmptyLog:
+        raise
+    except LogError as error:
+        if refused is None:
+            raise
+        refused[file.name] = error
 
 
 def _received(layout: Layout, dataset: str, stored: list[dict[str, Any]]) -> dict[Content, RawFile]:
@@ -247,27 +294,56 @@ def _names(files: Sequence[RawFile]) -> str:
 def _read_fresh(
     layout: Layout,
     dataset: str,
-    fresh: dict[Content, RawFile],
+    logs: _Logs,
     declared: Declared,
     reading: dict[str, Any],
     show: Callable[[str], None],
     database: "DuckDBPyConnection | None",
 ) -> tuple[ReadPlan, dict[str, ReadResult | SpilledRows]]:
-    """Plan how new files are read, read them, and check that they continue the log."""
+    """Plan how new files are read, read them, and check that they continue the log.
+
+    All files are read before the errors of some are raised, beside those that are refused already.
+    """
+    fresh, refused = logs.fresh, logs.refused
+    num_files = len(fresh) + len(refused)
     with exact_files(fresh) as files:
         for line in known_form(dataset, reading):  # before an error of a file that has another form
             show(line)
         try:
-            plan = sniff_plan(list(files.values()), declared)
+            first, plan = _planned(layout, dataset, list(files.values()), declared, reading, refused)
             show(f"reading {dataset} from {_names(list(fresh.values()))}\n{describe(plan)}")
-            results = read_files(files, plan, reading, database)
+            files = {content: file for content, file in files.items() if file.name not in refused}
+            results = read_files(files, plan, reading, database, refused=refused)
+            check_refused(refused, num_files, first.name)
             if empty := [file for content, file in fresh.items() if content.sha256 not in results]:
                 show(f"no row in {_names(empty)}: check that nothing is missing")
         except LogError:  # whose remedy would be of no use to a file of another format
-            check_format(layout, dataset, list(files.values()), declared, reading)
+            if num_files == 1:
+                check_format(layout, dataset, list(files.values()), declared, reading)
             raise
     check_contract(layout, dataset, plan, results, reading)
     return plan, results
+
+
+def _planned(
+    layout: Layout,
+    dataset: str,
+    files: list[RawFile],
+    declared: Declared,
+    reading: dict[str, Any],
+    refused: dict[str, LogError],
+) -> tuple[RawFile, ReadPlan]:
+    """Plan by the first file with rows; of several, one that has no plan or another form than the log is refused."""
+    num_files = len(files) + len(refused)
+    if num_files == 1:
+        return files[0], sniff_plan(files, declared)
+    for file in files:
+        with _noted(file, refused), suppress(EmptyLog):
+            plan = sniff_plan([file], declared)
+            check_form(layout, dataset, file, plan, reading)
+            return file, plan
+    check_refused(refused, num_files)
+    return files[0], sniff_plan(files, declared)  # raises EmptyLog
 
 
 def _read_received(
@@ -327,9 +403,7 @@ def _record(
 def _known_and_fresh(
     stored: list[dict[str, Any]], logs: list[tuple[Content, RawFile]]
 ) -> tuple[list[dict[str, Any]], dict[Content, RawFile]]:
-    """Return the ingests of the files (of all files if none was looked for), and the files without one."""
-    if not logs:
-        return stored, {}
+    """Return the ingests of files, and the files without one."""
     digests = {content.sha256 for content, _ in logs}
     earlier = [row for row in stored if row["batch"] in digests]
     batches = {row["batch"] for row in earlier}
@@ -346,10 +420,11 @@ def read_files(
     reading: dict[str, Any],
     database: "DuckDBPyConnection | None" = None,
     first: int = 0,
+    refused: dict[str, LogError] | None = None,
 ) -> dict[str, ReadResult | SpilledRows]:
     """Read every file by one plan, into a database if one is given; skip files without rows if there are several.
 
-    `first` is the number of files that the database has.
+    `first` is the number of files that the database has. The errors of files go to `refused`, if that is given.
 
     Raises:
         TooManyBadRows: more rows of a file than `max_bad` allows are unusable.
@@ -357,7 +432,7 @@ def read_files(
     """
     results: dict[str, ReadResult | SpilledRows] = {}
     for index, (content, file) in enumerate(fresh.items(), first):
-        with suppress(EmptyLog) if len(fresh) > 1 else nullcontext():
+        with _noted(file, refused), suppress(EmptyLog) if len(fresh) > 1 else nullcontext():
             if database is None:
                 result = read_events([file], plan, drop_duplicates=_drops(reading))
             else:
@@ -404,7 +479,7 @@ def _check_window(
     """Raise WindowError if the window does not fit the log; pass the number of snapshots to `check`.
 
     Most windows without a row are named, and so are fewer rows than windows in a log that may be short. Returned are
-    few rows far after all others, where the log had rows before, up to the time `newest`.
+    few rows far after all others; the log had rows up to the time `newest`.
     """
     try:
         windows = split_windows(time_R, window, time_unit)
@@ -417,7 +492,7 @@ def _check_window(
         show(sentence)
     if check is not None:
         check(len(windows.start_time_T))
-    return None if newest is None or window.count is not None else far_rows(windows, time_R, newest)
+    return None if window.count is not None else far_rows(windows, time_R, newest)
 
 
 def _far_files(

@@ -259,9 +259,7 @@ def check_contract(
         return
     names = [name_of(result) for result in results.values()]
     times = _stored_times(layout, dataset)
-    # A declaration without rows is of a first ingest that failed: its form binds nobody.
-    forms = _forms(layout, dataset) if times else []
-    _check(dataset, {names[0]: form_differences(form_of(plan), forms, stated=reading.keys())})
+    _check(dataset, {names[0]: _foreign_form(layout, dataset, plan, reading)})
     if times is None and len(results) < 2:
         return
     samples = [_sample(result) for result in results.values()]
@@ -274,6 +272,38 @@ def check_contract(
     of_ids = _id_differences(layout, dataset, samples) if times and not has_new else []
     differences = [[sentence for sentence in pair if sentence] for pair in zip_longest(of_times, of_ids)]
     _check(dataset, dict(zip(names, differences, strict=True)))
+
+
+def check_form(layout: Layout, dataset: str, file: RawFile, plan: ReadPlan, reading: Mapping[str, Any]) -> None:
+    """Raise ForeignLog for one of several new files whose form is not that of the dataset's rows; not with `force`."""
+    if differences := _foreign_form(layout, dataset, plan, reading):
+        raise ForeignLog(f"{file.name} does not continue the log: {', '.join(differences)} (insist with `force`)")
+
+
+def _foreign_form(layout: Layout, dataset: str, plan: ReadPlan, reading: Mapping[str, Any]) -> list[str]:
+    # A declaration without rows is of a first ingest that failed: its form binds nobody.
+    is_free = reading.get("force") or _stored_times(layout, dataset) is None
+    return [] if is_free else form_differences(form_of(plan), _forms(layout, dataset), stated=reading.keys())
+
+
+def check_refused(refused: Mapping[str, LogError], num_files: int, first: str | None = None) -> None:
+    """Raise the error of the only new file, or one LogError for those of several; none without an error.
+
+    `first` is the file by which the reading was planned.
+    """
+    if not refused:
+        return
+    errors = list(refused.values())
+    if num_files == 1:
+        raise errors[0]
+    more = f"; and {counted(len(errors) - MAX_NAMED, 'more file')}" if len(errors) > MAX_NAMED else ""
+    listed = "; ".join(map(str, errors[:MAX_NAMED])) + more
+    by_plan = f" by the plan of {first}" if first else ""
+    raise LogError(
+        f"{len(errors):,} of {num_files:,} new files cannot be read{by_plan}: {listed}."
+        " Nothing was committed, because windows would be complete without their rows: mend these files, or leave them"
+        " out, in a folder by names that begin with '.', and the others are ingested without them"
+    ) from errors[0]
 
 
 def check_format(

@@ -109,7 +109,9 @@ def _local(path: Path) -> list[str]:
     if path.is_dir():
         return [str(file) for file in sorted(path.rglob("*")) if file.is_file() and _is_data(file.relative_to(path))]
     folder = next(parent for parent in path.parents if parent.is_dir())  # the marks in its name are no pattern
-    return sorted(str(match) for match in folder.glob(str(path.relative_to(folder))) if match.is_file())
+    pattern = path.relative_to(folder)
+    matches = [match for match in folder.glob(str(pattern)) if _is_named(match.relative_to(folder), pattern)]
+    return sorted(str(match) for match in matches if match.is_file())
 
 
 def _remote(spec: str) -> list[str]:
@@ -122,8 +124,9 @@ def _remote(spec: str) -> list[str]:
     except OSError as error:
         raise LogNotFound(str(error)) from error
     names = {address: address.removeprefix(f"{folder}/") for address in addresses}
-    if pattern := spec.rstrip("/").removeprefix(folder):
-        return [address for address, name in names.items() if _fits(name.split("/"), pattern[1:].split("/"))]
+    if pattern := spec.rstrip("/").removeprefix(folder)[1:]:
+        fitting = [address for address, name in names.items() if _fits(name.split("/"), pattern.split("/"))]
+        return [address for address in fitting if _is_named(PurePosixPath(names[address]), PurePosixPath(pattern))]
     return [address for address, name in names.items() if _is_data(PurePosixPath(name))]
 
 
@@ -134,6 +137,15 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     if pattern[0] == "**":
         return _fits(parts, pattern[1:]) or _fits(parts[1:], pattern)
     return fnmatch.fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+
+
+def _is_named(path: PurePath, pattern: PurePath) -> bool:
+    """Whether no part of a match is hidden, as that of an unfinished file, unless the pattern names hidden ones."""
+    return not _has_hidden(path) or _has_hidden(pattern)
+
+
+def _has_hidden(path: PurePath) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _is_data(path: PurePath) -> bool:

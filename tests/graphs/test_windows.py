@@ -332,6 +332,29 @@ def test_few_rows_far_after_all_others_are_found():
     assert far_rows(split_windows(stored_R, window, "s"), stored_R, int(stored_R[-1])) is None  # it is stored already
 
 
+def test_few_rows_far_after_all_others_of_a_first_ingest_are_found():
+    """The gap has to be longer than three times the log and than a hundred windows, because a log may pause."""
+    hour, window = DAY // 24, Window(rule="equal_time", length="1d")
+    time_R = micros("2020-01-01") + np.arange(2400) * hour
+
+    def found(*days: float, of: np.ndarray = time_R) -> FarRows | None:
+        all_R = np.sort([*of, *(int(of[-1] + each * DAY) for each in days)])
+        return far_rows(split_windows(all_R, window, "s"), all_R, None)
+
+    assert found() is None
+    assert found(5_000, 5_001) == FarRows(2, int(time_R[-1]), int(time_R[-1]) + 5_000 * DAY, 5_000)
+    assert found(301) is not None
+    assert found(299) is None  # not three times the log of a hundred days
+    assert found(99, of=time_R[:240]) is None  # not a hundred windows
+    assert found(101, of=time_R[:240]) is not None
+    assert found(5_000, of=time_R[:90]) is None  # one row of so few is no small fraction
+    assert found(*(5_000 + row / 24 for row in range(13))) is None  # more than half the rows of a day: the log goes on
+    half_day = [5_000 + row / 24 for row in range(8)]
+    assert found(*half_day) is not None
+    assert found(*half_day, of=time_R[:480]) is None  # more than a hundredth of the rows
+    assert found(*(-5_000 - row for row in range(2))) is None  # they are not after the others, and end no window
+
+
 def test_windows_without_rows_are_named_where_they_are_most():
     window = Window(rule="equal_time", length="7d")
     in_2020 = [micros("2020-01-01") + row * DAY for row in range(300)]

@@ -257,7 +257,7 @@ def test_a_log_without_a_row_is_refused_and_files_are_named():
 def test_no_file_and_unlike_files_are_refused():
     with pytest.raises(EmptyLog, match="the log has no file"):
         sniff_plan([])
-    with pytest.raises(DamagedLog, match=r"part-1.log is not delimited like the files before it"):
+    with pytest.raises(DamagedLog, match=r"part-1.log is Parquet, unlike the files before it: write its rows as d"):
         read(GOOD, parquet(pl.DataFrame({"source": [1], "target": [3], "t": [EPOCH]})))
 
 

@@ -3,8 +3,9 @@
 import dataclasses
 from datetime import UTC, datetime
 
+import polars as pl
 import pytest
-from raw_logs import EPOCH, SECOND, raw, read, reasons
+from raw_logs import EPOCH, SECOND, parquet, raw, read, reasons
 
 from dyformer.logs.events import read_events
 from dyformer.logs.plan import Declared, describe
@@ -126,7 +127,16 @@ def test_a_row_of_another_time_goes_to_the_quarantine(time: str):
     (row,) = result.quarantine.rows(named=True)
     assert row["line"] == 201
     assert row["reason"] == "time more than 30 years from the others"
-    assert '"source":"u1","target":"v1"' in row["raw"]
+    assert f'"source":"u1","target":"v1","time":"{time[:10]}T00:00:00Z"' in row["raw"]
+
+
+def test_the_text_of_a_bad_row_of_parquet_has_its_time_as_a_date():
+    days = [(2024, 5, 1, 10, 0, 0, 250_000), (1815, 12, 10), None, (2024, 5, 1)]
+    times = [day and datetime(*day, tzinfo=UTC) for day in days]
+    result = read(parquet(pl.DataFrame({"source": ["a", None, "c", "d"], "target": ["b", "x", "", "e"], "t": times})))
+    assert reasons(result) == {2: "empty source id", 3: "empty target id"}
+    texts = ['{"source":null,"target":"x","time":"1815-12-10T00:00:00Z"}', '{"source":"c","target":"","time":null}']
+    assert result.quarantine["raw"].to_list() == texts
 
 
 @pytest.mark.parametrize("time", ["1995-01-01", "2049-01-01", "2000-01-01T00:00:00Z"])

@@ -178,7 +178,8 @@ def test_a_file_a_folder_a_pattern_or_a_list_gives_its_files(tmp_path, monkeypat
     folder = tmp_path / "logs"
     assert contents(str(folder / "b.csv")) == [b"b.csv"]
     assert contents(str(folder)) == [b"a.csv", b"b.csv", b"deep/c.csv.gz", b"notes.txt"]
-    assert contents(str(folder / "*.csv")) == [b".hidden.csv", b"a.csv", b"b.csv"]
+    assert contents(str(folder / "*.csv")) == [b"a.csv", b"b.csv"], "as in a shell, no hidden file"
+    assert contents(str(folder / ".h*.csv")) == [b".hidden.csv"]
     assert contents(str(folder / "**" / "[bc].csv*")) == [b"b.csv", b"deep/c.csv.gz"]
     assert contents([str(folder / "b.csv"), str(folder / "a.*"), str(folder / "b.csv")]) == [b"b.csv", b"a.csv"]
     monkeypatch.chdir(folder / "deep")
@@ -399,6 +400,7 @@ def bucket(s3_bucket, tmp_path):
         "one/a.csv.gz": gzip.compress(LOG),
         "one/b.csv": OTHER,
         "one/_SUCCESS": b"",
+        "one/.d.csv": b"",
         "logs [2024]*/x[1].csv": LOG,
         "logs [2024]*/y.csv": OTHER,
         "one/deep/c.csv": LOG,
