@@ -32,7 +32,7 @@ from dyformer.logs.contract import (
 from dyformer.logs.counts import counted
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, dataset_named
 from dyformer.logs.events import ReadResult
-from dyformer.logs.plan import Declared, ReadPlan, declared_by
+from dyformer.logs.plan import Declared, ReadPlan, declared_by, listed
 from dyformer.logs.raw_file import LogError, RawFile
 from dyformer.logs.sample import sample_table
 from dyformer.logs.sniffing import sniff_plan
@@ -296,11 +296,11 @@ def check_refused(refused: Mapping[str, LogError], num_files: int, first: str | 
     errors = list(refused.values())
     if num_files == 1:
         raise errors[0]
-    more = f"; and {counted(len(errors) - MAX_NAMED, 'more file')}" if len(errors) > MAX_NAMED else ""
-    listed = "; ".join(map(str, errors[:MAX_NAMED])) + more
+    others = [f"also {listed(list(refused)[MAX_NAMED:])}"] if len(errors) > MAX_NAMED else []
+    problems = "; ".join([*map(str, errors[:MAX_NAMED]), *others])
     by_plan = f" by the plan of {first}" if first else ""
     raise LogError(
-        f"{len(errors):,} of {num_files:,} new files cannot be read{by_plan}: {listed}."
+        f"{len(errors):,} of {num_files:,} new files cannot be read{by_plan}: {problems}."
         " Nothing was committed, because windows would be complete without their rows: mend these files, or leave them"
         " out, in a folder by names that begin with '.', and the others are ingested without them"
     ) from errors[0]
@@ -325,10 +325,10 @@ def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
     wrong = {file: sentences for file, sentences in differences.items() if sentences}
     if not wrong:
         return
-    listed = "; ".join(f"{file}: {', '.join(sentences)}" for file, sentences in list(wrong.items())[:MAX_NAMED])
+    problems = "; ".join(f"{file}: {', '.join(sentences)}" for file, sentences in list(wrong.items())[:MAX_NAMED])
     more = f"; and {counted(len(wrong) - MAX_NAMED, 'more file')}" if len(wrong) > MAX_NAMED else ""
     raise ForeignLog(
-        f"this log does not continue dataset {dataset!r}: {listed}{more}. Nothing was committed; ingest it under"
+        f"this log does not continue dataset {dataset!r}: {problems}{more}. Nothing was committed; ingest it under"
         " another name, or insist with `force` (with `new_ids` where ids alone are other ones, such as those of"
         " sessions)"
     )

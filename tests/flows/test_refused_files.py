@@ -74,6 +74,15 @@ def test_all_files_that_cannot_be_read_are_named_and_nothing_is_committed(
     assert "24 accepted" in ingest()[1]
 
 
+def test_of_many_files_that_cannot_be_read_all_have_their_names_in_the_error(ingest: Command):
+    write(1)
+    for day in range(10, 18):
+        cut(day)
+    output = ingest()[1]
+    assert "8 of 9 new files cannot be read by the plan of incoming/1.csv: incoming/10.csv.gz breaks off" in output
+    assert "; also incoming/15.csv.gz, incoming/16.csv.gz, incoming/17.csv.gz. Nothing was committed" in output
+
+
 def test_a_first_file_without_a_plan_is_one_of_those_that_are_named(ingest: Command):
     for day in (2, 3):
         write(day)
