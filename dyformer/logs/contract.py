@@ -18,6 +18,7 @@ from dyformer.logs.validation import MICROSECONDS, MIN_EPOCH, compact_date
 
 SAMPLED_ROWS = 100_000  # of a file: enough for the median of its times and for the share of known ids
 ENDS = ("source", "target", "time")
+VALUES = ("weight", "label")
 
 SECOND = FIXED_UNITS["s"]
 EPOCH_START = int(MIN_EPOCH) * SECOND
@@ -114,6 +115,11 @@ def _form_differences(new: Form, stored: Form, stated: Collection[str]) -> list[
         f"{', which it has too' if role in has_both else ''}"
         for role in roles
         if role not in stated or role in has_both
+    ]
+    differences += [
+        f"it has no {role}, so far {_written(stored, role)}"
+        for role in VALUES
+        if role in stored.columns and role not in new.columns and role not in stated
     ]
     if not new.names and not stored.names and new.num_fields != stored.num_fields:
         differences.append(f"its rows have {new.num_fields} columns, so far {stored.num_fields}")

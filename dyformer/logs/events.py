@@ -68,6 +68,7 @@ QUERIES = "the documentation has the queries under 'Rows of another form'"
 REMEDIES = {
     "an object or a list": "nested values are not read: write them as columns of their own first, for example with"
     f" DuckDB ({QUERIES})",
+    "not UTF-8 text": "convert the log to UTF-8 (of a Western European program: iconv -f WINDOWS-1252 -t UTF-8)",
     "unreadable weight": "a weight is a number such as 1234.56, without a decimal comma, a thousands separator or a"
     f" currency: write such amounts anew first, for example with DuckDB ({QUERIES}), or choose another column with"
     " `weight`, or leave it out in the first ingest of a log: then each row counts as one",

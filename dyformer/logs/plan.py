@@ -119,7 +119,8 @@ def describe(plan: ReadPlan) -> str:
         f"nodes    {spaces}, {'directed' if plan.directed else 'undirected'}",
     ]
     if plan.has_unread:
-        lines.append(f"unread   {listed(plan.unread) if plan.names else 'the other columns'}")
+        unread = [name or "a column without a name" for name in plan.unread] if plan.names else ["the other columns"]
+        lines.append(f"unread   {listed(unread)}")
     return "\n".join(lines + [f"guessed  {note}" for note in plan.notes])
 
 

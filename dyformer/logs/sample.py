@@ -12,7 +12,8 @@ from dyformer.logs.counts import counted
 from dyformer.logs.delimited import odd_records, parsed
 from dyformer.logs.json_lines import BadRecord, json_record
 from dyformer.logs.lines import text_blocks
-from dyformer.logs.plan import SEPARATOR_NAMES, Declared, LogFormat
+from dyformer.logs.names import roles_by_name
+from dyformer.logs.plan import SEPARATOR_NAMES, Declared, LogFormat, listed
 from dyformer.logs.raw_file import (
     PARQUET_MAGIC,
     AmbiguousLog,
@@ -32,6 +33,7 @@ MAX_CONTROL = 0.05  # of the characters of a text, or
 FEW_CONTROL = 16  # characters
 MAX_TEXT_LINES = 0.1  # of the lines of a binary file
 MAX_EMPTY = 5  # files without a row that a message names
+MAX_TITLE = 20  # lines above the names of columns
 LEAST_RECORDS = 0.05  # of the JSON lines have a key that may be a column
 
 FOREIGN = {
@@ -324,6 +326,7 @@ def _table(sample: Sample, separator: str, declared: Declared) -> Table:
     has_header = declared.has_header
     if has_header is None:
         has_header = _looks_like_header(rows, declared)
+        _check_first(sample.file, lines, rows)
     if has_header:  # below it, no line is a comment
         sample = replace(sample, comment_marks="", lines=sample.lines.filter(pl.col("line") >= lines[0]))
         lines, rows = zip(*_split_rows(sample, separator), strict=True)
@@ -344,15 +347,27 @@ def _table(sample: Sample, separator: str, declared: Declared) -> Table:
     )
 
 
+def _check_first(file: str, lines: Sequence[int], rows: Sequence[Row]) -> None:
+    """Raise AmbiguousLog where lines that are no rows, as a title, stand above the names of source, target and time."""
+    for line, row in zip(lines[1:MAX_TITLE], rows[1:MAX_TITLE], strict=False):
+        if row != rows[0] and len(roles_by_name(row)) == 3:
+            raise AmbiguousLog(
+                f"{file}, line {line} names the columns ({listed(row)}), but is not the first one: remove what stands"
+                " above it, or pass `has_header=False`, if it is a row"
+            )
+
+
 def _looks_like_header(rows: Sequence[Row], declared: Declared) -> bool:
     """Whether the first row names the columns: it has no number or date, and the rows below it have."""
     columns = (declared.source, declared.target, declared.time)
     if any(isinstance(column, str) and not column.isdecimal() for column in columns):
         return True
-    first = rows[0]
+    first, below = rows[0], rows[1:20]
+    while below and first and not any((first[-1], *(row[len(first) - 1] for row in below if len(row) >= len(first)))):
+        first = first[:-1]  # a separator ends each row
     if any(map(_is_value, first)) or not all(first[1:]):  # that of row numbers, as pandas writes them, has no name
         return False
-    return len(rows) == 1 or any(_is_value(cell) for row in rows[1:20] for cell in row)
+    return not below or any(_is_value(cell) for row in below for cell in row)
 
 
 def time_like(table: Table) -> list[int]:

@@ -5,6 +5,7 @@ The rules are this project's own, because the sniffers of the csv module and of 
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import combinations
@@ -25,15 +26,16 @@ SPREADSHEET_DAYS = (30_000, 60_000)  # days since 1899-12-30: the years 1982 to 
 FAR_YEAR = 1_000_000  # beyond it a message has no year
 
 
-def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPlan:
+def sniff_plan(files: list[RawFile], declared: Declared | None = None, *, absent: Collection[str] = ()) -> ReadPlan:
     """Guess from a log's start how to read it; declared properties are taken unchanged.
 
+    The roles in `absent` are those of no column unless they are declared.
     Raises a LogError that names file, place and remedy: EmptyLog, OneColumn, WrongSeparator, ColumnNotFound,
     SameColumn, AmbiguousLog, UnreadableTime, DamagedLog.
     """
     declared = declared or Declared()
     table = sample_table(files, declared)
-    roles, notes = _roles(table, declared)
+    roles, notes = _roles(table, declared, absent)
     return _plan(table, declared, roles, _time_unit(table, roles["time"], declared), notes)
 
 
@@ -80,7 +82,7 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
     )
 
 
-def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]:
+def _roles(table: Table, declared: Declared, absent: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Find the position of each role: first as declared, then by the columns' names, then by their values."""
     num_fields = max(table.num_fields, len(table.names))
     column_of = {field.name: getattr(declared, field.name) for field in fields(Columns)}
@@ -99,6 +101,7 @@ def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]
     if not table.names and "weight" not in options and table.num_fields == 4 and "label" not in options:
         _add_weight(table, guessed)
     how = "by name" if table.names else "by position and value"
+    guessed = {role: at for role, at in guessed.items() if role in options or role not in absent}
     _check_distinct(table, guessed)
     guesses = [f"{role} column, {how}" for role in guessed if role not in options]
     roles = {field.name: guessed.get(field.name) for field in fields(Columns)}

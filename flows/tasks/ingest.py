@@ -23,6 +23,7 @@ from dyformer.logs.time_windows import Window, written_time
 from flows.console import ongoing
 from flows.tasks.reading import (
     MAX_NAMED,
+    absent_roles,
     check_contract,
     check_duplicates,
     check_form,
@@ -334,12 +335,12 @@ def _planned(
     refused: dict[str, LogError],
 ) -> tuple[RawFile, ReadPlan]:
     """Plan by the first file with rows; of several, one that has no plan or another form than the log is refused."""
-    num_files = len(files) + len(refused)
+    num_files, absent = len(files) + len(refused), absent_roles(layout, dataset)
     if num_files == 1:
-        return files[0], sniff_plan(files, declared)
+        return files[0], sniff_plan(files, declared, absent=absent)
     for file in files:
         with _noted(file, refused), suppress(EmptyLog):
-            plan = sniff_plan([file], declared)
+            plan = sniff_plan([file], declared, absent=absent)
             check_form(layout, dataset, file, plan, reading)
             return file, plan
     check_refused(refused, num_files)

@@ -16,6 +16,7 @@ import polars as pl
 from dyformer import InvalidInput
 from dyformer.logs.contract import (
     SAMPLED_ROWS,
+    VALUES,
     ForeignLog,
     Form,
     TimeRange,
@@ -284,6 +285,13 @@ def _foreign_form(layout: Layout, dataset: str, plan: ReadPlan, reading: Mapping
     # A declaration without rows is of a first ingest that failed: its form binds nobody.
     is_free = reading.get("force") or _stored_times(layout, dataset) is None
     return [] if is_free else form_differences(form_of(plan), _forms(layout, dataset), stated=reading.keys())
+
+
+def absent_roles(layout: Layout, dataset: str) -> frozenset[str]:
+    """Give the roles of values that no row of a log has: a later file's column is read as one only if it is named."""
+    if _stored_times(layout, dataset) is None:
+        return frozenset()
+    return frozenset(VALUES).difference(*(form.columns for form in _forms(layout, dataset)))
 
 
 def check_refused(refused: Mapping[str, LogError], num_files: int, first: str | None = None) -> None:

@@ -317,7 +317,7 @@ def test_a_row_of_another_time_and_mostly_empty_windows_are_named(dyformer: Call
     assert "200 accepted + 1 quarantined" in output
     assert "windows have no row" not in output
     Path("late.csv").write_text("\n".join([HEADER, *rows, "u1,v1,2050-01-01T00:00:00Z"]))
-    code, output = dyformer("ingest", "late", "--log", "late.csv", "--window", "7d")
+    code, output = dyformer("ingest", "late", "--log", "late.csv", "--window", "7d", "--force")
     assert code == 0
     assert "of 1,357 windows have no row: the first row is of 2024-01-01 and the last of 2050-01-01" in output
     assert "with --window" in output

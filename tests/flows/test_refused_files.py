@@ -177,6 +177,32 @@ def test_weights_of_texts_may_be_left_out(ingest: Command):
     assert ingest()[0] == 0
 
 
+def weighted(day: int) -> str:
+    return rows(day, HEADER.replace("time", "time,weight")).replace("Z\n", "Z,5\n")
+
+
+def test_a_later_file_without_the_weights_of_the_log_is_refused(ingest: Command):
+    write(1, weighted(1))
+    assert ingest("--window", "1d")[0] == 0
+    write(2)
+    code, output = ingest()
+    assert (code, "incoming/2.csv: it has no weight, so far the column 'weight'" in output) == (1, True), output
+    assert ingest("--force")[0] == 0
+    write(3)
+    assert ingest()[0] == 0  # a forced form is one of the log's
+
+
+def test_weights_that_come_later_are_read_where_they_are_named(ingest: Command):
+    write(1)
+    assert ingest("--window", "1d")[0] == 0
+    write(2, weighted(2))
+    code, output = ingest()
+    assert (code, "unread   weight" in output) == (0, True), output
+    write(3, weighted(3))
+    code, output = ingest("--weight", "weight")
+    assert (code, "weight = weight" in output) == (0, True), output
+
+
 def test_rows_far_after_a_first_ingest_are_refused_unless_they_are_insisted_on(ingest: Command):
     for day in range(1, 11):
         write(day)

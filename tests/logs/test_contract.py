@@ -98,6 +98,15 @@ def test_every_difference_of_a_form_is_named(new: Form, stored: Form, named: str
     assert form_differences(new, []) == []
 
 
+def test_a_log_with_weights_or_labels_goes_on_with_them():
+    columns = {**NAMED.columns, "weight": "weight", "label": "label"}
+    full = changed(NAMED, names=[*NAMED.names, "weight", "label"], columns=columns)
+    named = ["it has no weight, so far the column 'weight'", "it has no label, so far the column 'label'"]
+    assert form_differences(NAMED, [full]) == named
+    assert form_differences(NAMED, [full], stated={"weight"}) == named[1:]
+    assert form_differences(full, [NAMED]) == []
+
+
 def test_a_property_that_the_user_states_is_no_difference():
     new = changed(NAMED, separator=";", names=["src", "target", "time"], columns={**NAMED.columns, "source": "src"})
     assert len(form_differences(new, [NAMED])) == 2

@@ -261,6 +261,27 @@ def test_no_file_and_unlike_files_are_refused():
         read(GOOD, parquet(pl.DataFrame({"source": [1], "target": [3], "t": [EPOCH]})))
 
 
+@pytest.mark.parametrize("above", ["sep=,", "Payments of June", "Payments,of,June"])
+def test_a_line_above_the_names_of_the_columns_is_an_error_and_swaps_no_ends(above: str):
+    text = f"{above}\ntarget,source,time\n{GOOD}"
+    with pytest.raises(
+        AmbiguousLog, match=r"part-0.log, line 2 names the columns \(target, source, time\), but is not"
+    ):
+        sniff_plan(raw(text))
+    assert read(text, has_header=False, time_unit="s").num_quarantined == 2
+    assert read("source,target,time\n" + GOOD[:400] + "source,target,time\n").num_quarantined == 1  # it is repeated
+
+
+def test_a_header_whose_lines_end_in_a_separator_is_a_header():
+    text = "target,source,time,,\n" + GOOD.replace("\n", ",,\n")
+    plan = sniff_plan(raw(text))
+    assert (plan.has_header, plan.columns.source, plan.columns.target) == (True, "source", "target")
+    assert "unread   a column without a name, a column without a name" in describe(plan)
+    result = read(text)
+    assert (result.num_accepted, result.num_quarantined, result.events["source"][0]) == (40, 0, "v0")
+    assert not sniff_plan(raw("a,b,x,\n" + GOOD.replace(",1", ",x,1"))).has_header  # a row that has no time
+
+
 @pytest.mark.parametrize(
     ("times", "first"),
     [
