@@ -117,7 +117,7 @@ def _form_differences(new: Form, stored: Form, stated: Collection[str]) -> list[
         if role not in stated or role in has_both
     ]
     differences += [
-        f"it has no {role}, so far {_written(stored, role)}"
+        f"it has no {role}, so far {_written(stored, role)}; if it has one, name it with `{role}`"
         for role in VALUES
         if role in stored.columns and role not in new.columns and role not in stated
     ]

@@ -340,7 +340,11 @@ def _planned(
         return files[0], sniff_plan(files, declared, absent=absent)
     for file in files:
         with _noted(file, refused), suppress(EmptyLog):
-            plan = sniff_plan([file], declared, absent=absent)
+            try:
+                plan = sniff_plan([file], declared, absent=absent)
+            except LogError:
+                check_format(layout, dataset, [file], declared, reading)
+                raise
             check_form(layout, dataset, file, plan, reading)
             return file, plan
     check_refused(refused, num_files)

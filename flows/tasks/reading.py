@@ -289,9 +289,8 @@ def _foreign_form(layout: Layout, dataset: str, plan: ReadPlan, reading: Mapping
 
 def absent_roles(layout: Layout, dataset: str) -> frozenset[str]:
     """Give the roles of values that no row of a log has: a later file's column is read as one only if it is named."""
-    if _stored_times(layout, dataset) is None:
-        return frozenset()
-    return frozenset(VALUES).difference(*(form.columns for form in _forms(layout, dataset)))
+    forms = [] if _stored_times(layout, dataset) is None else _forms(layout, dataset)
+    return frozenset(VALUES).difference(*(form.columns for form in forms)) if forms else frozenset()
 
 
 def check_refused(refused: Mapping[str, LogError], num_files: int, first: str | None = None) -> None:

@@ -192,6 +192,28 @@ def test_a_later_file_without_the_weights_of_the_log_is_refused(ingest: Command)
     assert ingest()[0] == 0  # a forced form is one of the log's
 
 
+def test_weights_by_position_that_a_later_file_does_not_show_are_named(ingest: Command):
+    some = rows(1, "").replace(",2024", ",5,2024")
+    write(1, some)
+    assert "weight = column 3" in ingest("--window", "1d")[1]
+    write(2, rows(2, "").replace(",2024", ",0,2024"))  # a column with a zero is not guessed to be one of weights
+    code, output = ingest()
+    assert (code, "it has no weight, so far column 3; if it has one, name it with --weight" in output) == (1, True)
+    assert ingest("--weight", "2")[0] == 0
+
+
+def test_several_files_of_another_format_without_a_plan_are_named_as_such(ingest: Command):
+    write(1)
+    assert ingest("--window", "1d")[0] == 0
+    for day in (2, 3):  # which of the columns are the ends is open
+        row = f'{{"one": "a", "other": "b", "third": "c", "at": "2024-05-0{day}"}}\n'
+        Path(f"incoming/{day}.json").write_text(row * 24)
+    code, output = ingest()
+    assert code == 1
+    assert "2 of 2 new files cannot be read" in output
+    assert "incoming/3.json: its format is JSON lines, so far delimited text" in output
+
+
 def test_weights_that_come_later_are_read_where_they_are_named(ingest: Command):
     write(1)
     assert ingest("--window", "1d")[0] == 0
