@@ -29,9 +29,9 @@ from dyformer.logs.json_lines import json_rows
 from dyformer.logs.plan import FORMAT_NAMES, ReadPlan
 from dyformer.logs.raw_file import (
     PARQUET_MAGIC,
-    DamagedLog,
     EmptyLog,
     NoUsableRows,
+    OtherFormat,
     RawFile,
     TooManyBadRows,
     UnreadableTime,
@@ -196,9 +196,9 @@ def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -
     start = first_bytes(file)
     if start.startswith(PARQUET_MAGIC) != (plan.format == "parquet"):
         is_no = "is no Parquet" if plan.format == "parquet" else "is Parquet"
-        raise DamagedLog(
-            f"{file.name} {is_no}, unlike the files before it: write its rows as {FORMAT_NAMES[plan.format]}, or ingest"
-            " it on its own, the first time with `force`"
+        raise OtherFormat(
+            f"{file.name} {is_no}, unlike the files before it: write its rows as {FORMAT_NAMES[plan.format]}, or read"
+            " it on its own"
         )
     if plan.format == "parquet":
         return parquet_rows(file, plan)

@@ -57,6 +57,10 @@ class DamagedLog(LogError):
     """Bytes that break off or are not of the format that they start with."""
 
 
+class OtherFormat(DamagedLog):
+    """A file of another format than those before it."""
+
+
 class OneColumn(LogError):
     """Rows without separate source and target."""
 

@@ -353,7 +353,7 @@ def _check_first(file: str, lines: Sequence[int], rows: Sequence[Row]) -> None:
         if row != rows[0] and len(roles_by_name(row)) == 3:
             raise AmbiguousLog(
                 f"{file}, line {line} names the columns ({listed(row)}), but is not the first one: remove what stands"
-                " above it, or pass `has_header=False`, if it is a row"
+                " above it"
             )
 
 

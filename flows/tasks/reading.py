@@ -34,7 +34,7 @@ from dyformer.logs.counts import counted
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, dataset_named
 from dyformer.logs.events import ReadResult
 from dyformer.logs.plan import Declared, ReadPlan, declared_by, listed
-from dyformer.logs.raw_file import LogError, RawFile
+from dyformer.logs.raw_file import LogError, OtherFormat, RawFile
 from dyformer.logs.sample import sample_table
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
@@ -304,7 +304,11 @@ def check_refused(refused: Mapping[str, LogError], num_files: int, first: str | 
     if num_files == 1:
         raise errors[0]
     others = [f"also {listed(list(refused)[MAX_NAMED:])}"] if len(errors) > MAX_NAMED else []
-    problems = "; ".join([*map(str, errors[:MAX_NAMED]), *others])
+    named = [
+        f"{error}{', the first time with `force`' if isinstance(error, OtherFormat) else ''}"
+        for error in errors[:MAX_NAMED]
+    ]
+    problems = "; ".join([*named, *others])
     by_plan = f" by the plan of {first}" if first else ""
     raise LogError(
         f"{len(errors):,} of {num_files:,} new files cannot be read{by_plan}: {problems}."

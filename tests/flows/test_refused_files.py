@@ -146,7 +146,7 @@ def test_a_file_of_another_format_is_ingested_on_its_own_as_the_error_says(inges
     frame = pl.DataFrame({"user": [f"u{row % 9}" for row in range(24)], "item": "i1"})
     frame.with_columns(time=pl.datetime(2024, 5, 2)).write_parquet("incoming/2.parquet")
     code, output = ingest("--window", "1d")
-    remedy = "write its rows as delimited text, or ingest it on its own, the first time with --force"
+    remedy = "write its rows as delimited text, or read it on its own, the first time with --force"
     assert (code, f"incoming/2.parquet is Parquet, unlike the files before it: {remedy}" in output) == (1, True), output
     assert ingest("--window", "1d", log="incoming/1.csv")[0] == 0
     assert ingest(log="incoming/2.parquet")[0] == 1
