@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
-from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import possible_steps
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
@@ -46,6 +45,7 @@ from flows.tasks.publishing.publications import taken_back_line
 from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
 from flows.tasks.start import SHORTEST, STAGES, Pause, Plan, Start, expected_line, pause_of, plan_of, start_of, warm
+from flows.tasks.train import trained_steps
 
 METHOD = "DyFormer"
 FROM_SCRATCH = "trained from scratch, as every `run` does"
@@ -219,7 +219,7 @@ def _trained(snapshots: str, experiment: Experiment, seed: int, start: Start) ->
 
     Where the champion has a model of the older step, that is the older one of the challenger, too.
     """
-    *older, until = model_steps(newest_until(snapshots))
+    *older, until = trained_steps(snapshots)
     own = warm(experiment) if start.models else experiment
     models = [
         start.models.get(step) or train_task(snapshots, step, own, seed, start=start.before(step)) for step in older

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
-from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import printed_tables
@@ -28,7 +27,7 @@ from flows.tasks.publishing.publications import publish, published_vectors, vect
 from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
 from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.retraining import tracked_epochs, write_training
-from flows.tasks.train import train_model
+from flows.tasks.train import train_model, trained_steps
 from storage.layout import Layout
 from storage.tracking.runs import tracking_of
 
@@ -179,7 +178,7 @@ def predict(
     experiment, snapshots = experiment_of(changes).check_interactions(), complete_task(dataset, as_of, version)
     too_late = later_windows(snapshots)
     if changes:
-        models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]
+        models = [train_task(snapshots, until, experiment, seed) for until in trained_steps(snapshots)]
         contender = Contender(title=DYFORMER, models=tuple(models))
     else:
         contender = champion_to_publish(snapshots)

@@ -81,7 +81,8 @@ def results(
             method, models = group[titles[0]], ()
             if isinstance(method, Variation) and protocol.trained_until is not None:
                 changed, known = method.changed(experiment).of_seed(seed), models_of[titles[0], seed]
-                models = tuple(trained(snapshots, protocol.trained_until(units), changed, seed, known, train))
+                untils = protocol.trained_until(open_snapshots(snapshots), units)
+                models = tuple(trained(snapshots, untils, changed, seed, known, train))
             results.append(evaluate(posed, Group(group, models)))
     return results
 

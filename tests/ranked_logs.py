@@ -33,3 +33,16 @@ def growing_log(
         events |= {"source_side": np.zeros(len(times), np.int8), "target_side": np.ones(len(times), np.int8)}
     graph = build_snapshots(pl.DataFrame(events), Window(rule="equal_time", length="1"), "step")
     return replace(graph, directed=directed)
+
+
+DAY = 86_400_000_000  # microseconds
+WEEK = (90, 110, 100, 100, 105, 30, 8)  # rows of the days
+
+
+def weekly_log(*, num_weeks: int = 5, num_nodes: int = 60) -> DynamicGraph:
+    """Days of a week, of which the last two have few rows; nodes with small numbers send and receive more."""
+    generator = np.random.default_rng(0)
+    time_R = np.repeat(np.arange(7 * num_weeks), WEEK * num_weeks)
+    source_R, target_R = (generator.random((2, len(time_R))) ** 1.5 * num_nodes).astype(int)
+    events = pl.DataFrame({"source": source_R, "target": target_R, "time": DAY * time_R})
+    return build_snapshots(events, Window(rule="equal_time", length="1d"), "us")

@@ -14,12 +14,16 @@ T steps    L links of a step, source < target    N nodes    D width of a vector 
 | calibration | logarithm of the sum of the published probabilities over the links that came |
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
 from dyformer.evaluation.config import DriftConfig
+from dyformer.evaluation.seasons import NO_SEASON, period_of
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 NUM_EARLIER = 20  # steps before a step that it is compared with
@@ -31,6 +35,8 @@ SMALLEST_SPREAD = 0.03  # of the other metrics: three points
 NO_LINK = 0.5  # links that a step in which none came stands for
 LEAST_RATIO = 1e-6  # of the sum of probabilities to the links that came, where the sum is 0
 NORMAL = 1.4826  # times the median absolute deviation: the standard deviation, where values are normal
+
+NO_PERIODS: Mapping[int, int] = MappingProxyType({})
 
 DRIFT_SCHEMA = pl.Schema(
     {
@@ -58,6 +64,14 @@ def step_values(graph: DynamicGraph) -> pl.DataFrame:
         rows += [(snapshot.step, *row) for row in values.items()]
         seen_L, num_before = np.union1d(seen_L, pair_L), snapshot.num_nodes
     return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")
+
+
+def step_periods(graph: DynamicGraph) -> dict[int, int]:
+    """Give the period of the number of interactions before each step, by `period_of`."""
+    count_T, start_T = (
+        [getattr(each, name) for each in graph.snapshots] for name in ("num_interactions", "start_time")
+    )
+    return {each.step: period_of(count_T[:index], start_T[:index]) for index, each in enumerate(graph.snapshots)}
 
 
 def probability_shift(earlier_P: NDArray[np.floating], later_P: NDArray[np.floating]) -> float:
@@ -92,8 +106,12 @@ def calibration(num_pairs: int, mean_probability: float, num_came: int) -> float
     return float(np.log(max(total / num_came, LEAST_RATIO)))
 
 
-def with_deviations(values: pl.DataFrame) -> pl.DataFrame:
+def with_deviations(values: pl.DataFrame, periods: Mapping[int, int] = NO_PERIODS) -> pl.DataFrame:
     """Compare each value with those of the same metric at up to 20 earlier steps; rows of DRIFT_SCHEMA.
+
+    `periods` has those before steps, as `step_periods` gives them: after how many steps the number of interactions
+    recurs, as on days of a week. Then a value is compared with those some periods before, if there are at least 4: a
+    quiet Sunday is as usual.
 
     The deviation is (value - median) / spread. The spread is 1.4826 times the median absolute deviation, and at least
     0.1 for a logarithm and 0.03 for another metric, so that a very steady log raises no alarm by a trifle. It is null
@@ -101,9 +119,12 @@ def with_deviations(values: pl.DataFrame) -> pl.DataFrame:
     """
     parts = []
     for (metric,), group in values.sort("step").group_by("metric", maintain_order=True):
-        value_T = group["value"].to_numpy()
+        value_T, step_T = group["value"].to_numpy(), group["step"].to_numpy()
         smallest = SMALLEST_OF_LOGARITHM if metric in LOGARITHMS else SMALLEST_SPREAD
-        usual = [_usual(value_T[max(0, index - NUM_EARLIER) : index], smallest) for index in range(len(value_T))]
+        usual = [
+            _usual(_earlier(value_T[:index], step - step_T[:index], periods.get(step, NO_SEASON)), smallest)
+            for index, step in enumerate(step_T.tolist())
+        ]
         medians = [None if median is None else median[0] for median in usual]
         deviations = [
             None if median is None else float(value - median[0]) / median[1]
@@ -170,6 +191,12 @@ def _fractions(snapshot: Snapshot, num_before: int, repeats: float) -> dict[str,
 
 def _active(snapshot: Snapshot) -> NDArray[np.int64]:
     return np.union1d(np.concatenate([snapshot.source_E, snapshot.target_E]), snapshot.self_loop_node_L)
+
+
+def _earlier(value_T: NDArray[np.float64], age_T: NDArray[np.int64], period: int) -> NDArray[np.float64]:
+    """Give the newest values that a value is compared with: of steps some periods before, where these are enough."""
+    alike_T = value_T[age_T % period == 0]
+    return (value_T if len(alike_T) < MIN_EARLIER else alike_T)[-NUM_EARLIER:]
 
 
 def _usual(earlier_T: NDArray[np.float64], smallest: float) -> tuple[float, float] | None:

@@ -24,12 +24,15 @@ OLDER_STEP_WEIGHT = 0.5  # a step's pairs weigh this much of those of the next s
 FORECASTER_WITH = "Forecaster with "  # before the name of the method whose vectors the forecaster reads
 
 
-def model_steps(until: int) -> list[int]:
-    """List the steps until which models are trained for a forecast: `until`, and the step before where it can be.
+def model_steps(until: int, period: int = 1) -> list[int]:
+    """List the steps until which models are trained for a forecast: `until`, and earlier ones where it can be.
 
-    From the vectors of the older model before known links, the forecaster learns how to read those of the newer one.
+    From the vectors of an older model before known links, the forecaster learns how to read those of the newer one. A
+    forecast of step `until + 2` learns from the links a `period` before, and is calibrated there by a forecast that
+    learns from those two periods before; with a period of 1 two models serve all three.
     """
-    return [step for step in (until - 1, until) if step == until or step >= MIN_TRAINED_STEPS]
+    older = sorted({until + 1 - 2 * period, until + 1 - period} - {until})
+    return [*(step for step in older if step >= MIN_TRAINED_STEPS), until]
 
 
 @dataclass(frozen=True, kw_only=True)

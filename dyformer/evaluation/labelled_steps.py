@@ -18,6 +18,7 @@ from dyformer.evaluation.fitting import (
     older_vectors,
     rotated,
 )
+from dyformer.evaluation.seasons import MIN_LABELLED, alike_steps, has_links, period_before
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import (
@@ -26,8 +27,6 @@ from dyformer.sampling.pairs import (
     TooFewLinks,
     first_half,
     is_among,
-    known_edges,
-    nodes_known_before,
     ordered_keys,
     pair_keys,
     past_pair_keys,
@@ -46,7 +45,6 @@ TRAINING_QUERIES = 2_500
 """Links of a labelled step at most: 5,000 ranked no better in 1.6 times the time, and 1,250 a little worse."""
 NUM_RETRIEVING, RETRIEVED_PER_NODE = 600, 6  # nodes of a labelled step, and pairs of its first stage for each
 NUM_FINDING, NEW_PER_NODE = 600, 20  # nodes of a labelled step that got a new partner, and possible ones for each
-MIN_LABELLED = 2  # positive pairs of a labelled step, and negative ones
 
 ExamplesOf = Callable[..., LinkExamples]
 """A history, a step of it, and `seed` -> labelled pairs of the step."""
@@ -65,12 +63,13 @@ def sampled_steps(
     num_steps: int | None = None,
     known: Sequence[LabelledStep] = (),
     as_large: bool = False,
+    period: int | None = None,
 ) -> tuple[LabelledStep, ...]:
     """Give labelled pairs of up to `num_steps` newest steps of a history, with weights 1, 1/2, 1/4 and so on.
 
     By default these are NUM_LABELLED_STEPS steps. On a graph with more than MAX_NODES nodes, or `as_large`, it is the
     newest of them that has enough pairs, because each step needs a summary of its own of all steps before it
-    (docs/experiments/ranking.md).
+    (docs/experiments/ranking.md). They lie a `period` apart, by default that of `period_before`.
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
     from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
     fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. `known` are
@@ -79,13 +78,14 @@ def sampled_steps(
     """
     labelled, step_of, num_links = [], {step.before.until: step for step in known}, 0
     most = NUM_LABELLED_STEPS if num_steps is None else num_steps
-    for age in range(min(most, past.until - 1)):
-        until = past.until - 1 - age
+    period = period or period_before(past.history, past.until + 1, num_steps=most)
+    for age, step in enumerate(alike_steps(past.until + 1, period, most)):
+        until = step - 1
         if until in step_of:
             before, examples = step_of[until].before, step_of[until].examples
         else:
             before = prepare_graph(past.history, until=until, config=past.config)
-            examples = (examples_of or ranking_examples)(past.history, until + 1, seed=seed)
+            examples = (examples_of or ranking_examples)(past.history, step, seed=seed)
         num_links = max(num_links, int(examples.positive_P.sum()))
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             description = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
@@ -195,10 +195,8 @@ def _retrieved_examples(
 
 def has_labelled_steps(graph: DynamicGraph, step: int, *, num_steps: int = NUM_LABELLED_STEPS) -> bool:
     """Check whether one of the steps that a forecast of `step` may learn from has enough links of known nodes."""
-    earlier = range(max(2, step - num_steps), step)
-    return any(
-        len(known_edges(graph.snapshots[t - 1], nodes_known_before(graph, t))[0]) >= MIN_LABELLED for t in earlier
-    )
+    period = period_before(graph, step, num_steps=num_steps)
+    return any(has_links(graph, alike) for alike in alike_steps(step, period, num_steps))
 
 
 def ranking_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExamples:

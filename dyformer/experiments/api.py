@@ -26,6 +26,7 @@ from dyformer.evaluation.forecasts.stored_forecast import (
 from dyformer.evaluation.labelled_steps import sampled_steps
 from dyformer.evaluation.protocols import prequential, protocol_of
 from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen_units, evaluated
+from dyformer.evaluation.seasons import period_before
 from dyformer.experiments.arguments import (
     ENDS,
     as_path,
@@ -393,7 +394,7 @@ def fit(
     if isinstance(chosen, _Training):
         trained = [
             chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed)
-            for end in model_steps(step - 1)
+            for end in model_steps(step - 1, period_before(dynamic, step + 1))
         ]
         weights = {end: model_weights for model in trained for end, model_weights in model.weights.items()}
         chosen = replace(trained[-1], weights=weights)

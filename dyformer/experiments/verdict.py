@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -55,8 +54,8 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         metrics: rows of METRICS_SCHEMA; those of the protocol `forecasts` are of the published method on the newest
             step, which its forecast had not read.
         forecast: of what is published: step, valid_from, valid_to (None where there is no such time), repeats (the
-            fraction of the forecasts that repeat an earlier link), calibration_step, uneven (as `uneven_windows` gives
-            it); None where nothing is.
+            fraction of the forecasts that repeat an earlier link), calibration_step, period (after how many steps the
+            log's counts recur, 1 if they do not), uneven (as `uneven_windows` gives it); None where nothing is.
     """
     measured = {row["metric"]: row for row in metrics.filter(protocol="forecasts", slice="all").to_dicts()}
     gain = _as_in_table(promotion, metrics)
@@ -68,7 +67,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         _note(promotion),
         _hits(measured),
         _trust(measured, forecast),
-        *([] if forecast is None else [_calibration(forecast), _dates(forecast), _repeats(forecast)]),
+        *([] if forecast is None else [say(forecast) for say in (_season, _calibration, _dates, _repeats)]),
     ]
     numbers = {
         f"{_side(gain)} than the best simple method{_doubt(gain)}": _gained(gain),
@@ -103,13 +102,13 @@ def expected_in_words(repeats: float) -> str:
     return f"{known}: {EXPECTED[repeats >= COME_AGAIN]}. This run compares them"
 
 
-def uneven_windows(rows_T: Sequence[int]) -> tuple[int, int]:
-    """Count the newest windows with more than twice, or less than half, the rows of the one before, and all compared.
+def uneven_windows(rows_T: Sequence[int], period: int = 1) -> tuple[int, int]:
+    """Count the newest windows with more than twice, or less than half, the rows of the one a period before, and all.
 
-    A calibration is of the newest window, so that the sum of the probabilities is as far off as the next one differs.
+    A calibration is of such a window, so that the sum of the probabilities is as far off as the next one differs.
     """
-    newest_T = rows_T[-NUM_WINDOWS - 1 :]
-    pairs = [sorted(pair) for pair in pairwise(newest_T)]
+    newest_T = rows_T[-NUM_WINDOWS - period :]
+    pairs = [sorted(pair) for pair in zip(newest_T, newest_T[period:], strict=False)]
     return sum(most > ROUGH_RATIO * least for least, most in pairs), len(pairs)
 
 
@@ -298,10 +297,12 @@ def _trust(measured: Mapping[str, Mapping[str, Any]], forecast: Mapping[str, Any
     reach = "" if total is None else f", and they add up to {100 * total:.0f} % of the links that came"
     num_uneven, num_windows = (0, 0) if forecast is None else forecast["uneven"]
     is_uneven = num_uneven > 1 and num_uneven >= LEAST_UNEVEN * num_windows
-    when = " in a window as busy as the newest one" if is_uneven and is_close else ""
+    period = 1 if forecast is None else forecast["period"]
+    earlier, before = ("the newest one", "before") if period == 1 else ("that", _windows_before(period))
+    when = f" in a window as busy as {earlier}{f' {before}' if period > 1 else ''}" if is_uneven and is_close else ""
     others = (
         f" But {num_uneven} of the {num_windows} newest windows had more than twice, or less than half, the rows of the"
-        " one before, and no probability follows that."
+        f" one {before}, and no probability follows that."
     )
     return (
         f"Its probabilities {words}{when}: they are off by {100 * error:.1f} points on average{reach}."
@@ -309,15 +310,31 @@ def _trust(measured: Mapping[str, Mapping[str, Any]], forecast: Mapping[str, Any
     )
 
 
-def _calibration(forecast: Mapping[str, Any]) -> str:
-    """Name the step that calibrates the probabilities, unless it is the newest one, as usual."""
-    step, newest = forecast["calibration_step"], forecast["step"] - 1
-    if step == newest:
+def _season(forecast: Mapping[str, Any]) -> str:
+    period = forecast["period"]
+    if period == 1:
         return ""
     return (
-        f"Its probabilities are calibrated on the links of step {step} instead of step {newest}, the newest one,"
-        " because no later step has links of known nodes to calibrate on: they may be out of date."
+        f"The number of links recurs every {period} windows, so that the forecasts learn from the windows that lie"
+        f" {period}, or a multiple of it, before."
     )
+
+
+def _calibration(forecast: Mapping[str, Any]) -> str:
+    """Name the step that calibrates the probabilities, unless it is the usual one: the newest, or a period before."""
+    step, period = forecast["calibration_step"], forecast["period"]
+    usual = forecast["step"] - period
+    if step == usual:
+        return ""
+    which, none = "the newest one" if period == 1 else _windows_before(period), "later" if step < usual else "such"
+    return (
+        f"Its probabilities are calibrated on the links of step {step} instead of step {usual}, {which}, because no"
+        f" {none} step has links of known nodes to calibrate on: they may be out of date."
+    )
+
+
+def _windows_before(period: int) -> str:
+    return f"{period} windows before"
 
 
 def _dates(forecast: Mapping[str, Any]) -> str:

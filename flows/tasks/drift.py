@@ -18,6 +18,7 @@ from dyformer.evaluation.drift import (
     alarms_of,
     calibration,
     probability_shift,
+    step_periods,
     step_values,
     vector_shift,
     with_deviations,
@@ -51,8 +52,8 @@ def write_drift(snapshots: str, experiment: Experiment) -> str:
 
     def compare() -> Contents:
         with ongoing(f"compare the newest step of {opened.dataset} with earlier ones", to_errors=True):
-            values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
-            drift = with_deviations(values)
+            graph = opened.graph(opened.num_steps)
+            drift = with_deviations(pl.concat([step_values(graph), _published_values(opened)]), step_periods(graph))
         return {DRIFT: drift, ALARMS: json.dumps(alarms_of(drift, opened.num_steps, experiment.drift)).encode()}
 
     return made(opened, DRIFT, until=opened.num_steps, settings=settings, make=compare, code=(step_values,))

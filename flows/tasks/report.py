@@ -13,6 +13,7 @@ from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.evaluation.seasons import NO_SEASON
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import OF_A_UNIT
 from dyformer.experiments.verdict import Verdict, uneven_windows, verdict, whose_forecasts
@@ -228,8 +229,8 @@ def verdict_of(rows: pl.DataFrame, summary: dict[str, Any]) -> Verdict:
 def forecast_facts(forecasts: str, snapshots: str) -> dict[str, Any] | None:
     """Give what a verdict says of stored forecasts; None where there are none.
 
-    These are step, valid_from, valid_to, the fraction of repeats, the step that calibrates the probabilities, and how
-    many of the newest windows differ from the one before.
+    These are step, valid_from, valid_to, the fraction of repeats, the step that calibrates the probabilities, the
+    period of the log, and how many of the newest windows differ from the one a period before.
     """
     artifact, windows = find_artifact(forecasts), find_artifact(snapshots)
     if artifact is None or windows is None:  # pruned
@@ -238,8 +239,9 @@ def forecast_facts(forecasts: str, snapshots: str) -> dict[str, Any] | None:
         return None
     fitted = json.loads(artifact.content(FORECAST))
     facts = {"repeats": rows["linked_before"].mean(), "calibration_step": fitted["calibration_step"]}
+    facts["period"] = fitted.get("period", NO_SEASON)  # not in forecasts of earlier versions
     before = windows.table("steps").filter(pl.col("step") < rows["step"].first()).sort("step")  # read by the forecasts
-    facts["uneven"] = uneven_windows(before["num_interactions"].to_list())
+    facts["uneven"] = uneven_windows(before["num_interactions"].to_list(), facts["period"])
     return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | facts
 
 

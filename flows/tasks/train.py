@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.fitting import model_steps
+from dyformer.evaluation.seasons import period_before
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
@@ -66,9 +67,15 @@ def ignore_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
 
 
 def train_contender(snapshots: str, experiment: Experiment, seed: int = 0) -> Contender:
-    """Train the models of `model_steps` as of the newest step."""
-    untils = model_steps(newest_until(snapshots))
+    """Train the models of `trained_steps`."""
+    untils = trained_steps(snapshots)
     return Contender(title=DYFORMER, models=tuple(train_model(snapshots, until, experiment, seed) for until in untils))
+
+
+def trained_steps(snapshots: str) -> list[int]:
+    """Return the steps until which models are trained for a forecast of the next step: `model_steps`, newest last."""
+    until = newest_until(snapshots)
+    return model_steps(until, period_before(open_snapshots(snapshots).graph(until), until + 1))
 
 
 def train_model(

@@ -317,11 +317,11 @@ def test_a_calibration_without_weights_of_so_old_a_step_is_refused_by_name():
 def test_a_step_that_cannot_be_learnt_from_is_left_out_of_the_calibration(monkeypatch: pytest.MonkeyPatch):
     honest, refused = module.sampled_steps, []
 
-    def sampled(past: PreparedGraph, *, seed: int, known=(), as_large: bool = False):
+    def sampled(past: PreparedGraph, *, seed: int, period: int, known=(), as_large: bool = False):
         if past.until == UNTIL - 1:
             refused.append(past.until)
             raise TooFewLinks("no negative pairs")
-        return honest(past, seed=seed, known=known, as_large=as_large)
+        return honest(past, seed=seed, period=period, known=known, as_large=as_large)
 
     monkeypatch.setattr(module, "sampled_steps", sampled)
     forecast = fit_forecast("own", Product(), past_of(), seed=0)

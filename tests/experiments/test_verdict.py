@@ -44,6 +44,7 @@ FORECAST = {
     "valid_to": END,
     "repeats": 0.54,
     "calibration_step": 12,
+    "period": 1,
     "uneven": (0, 11),
 }
 NO_ROWS = pl.DataFrame(schema=METRICS_SCHEMA)

@@ -15,6 +15,7 @@ from dyformer.evaluation.audit.controls import STANDARD_ERRORS, above, links_of
 from dyformer.evaluation.fitting import OLDER_STEP_WEIGHT
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
+from dyformer.evaluation.seasons import period_before
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.time_windows import Window
@@ -28,10 +29,12 @@ WORLD_NODES, WORLD_STEPS, WORLD_LINKS = 60, 6, 40
 
 def labelled_check(case: AuditCase, trial: RankingTrial) -> Check:
     """Compare the labelled steps with their definition, read from the log itself."""
+    period = period_before(case.graph, case.until + 1)
+    ages = [(case.until - step.before.until) // period - 1 for step in trial.labelled]
     wrong = [
-        f"{age + 1}: {fault}"
-        for age, step in enumerate(trial.labelled)
-        for fault in _label_faults(case, step, age_weight=OLDER_STEP_WEIGHT ** (case.until - step.before.until - 1))
+        f"{number}: {fault}"
+        for number, (age, step) in enumerate(zip(ages, trial.labelled, strict=True), start=1)
+        for fault in _label_faults(case, step, age_weight=OLDER_STEP_WEIGHT**age)
     ]
     steps = [step.before.until + 1 for step in trial.labelled]
     if steps != sorted(set(steps), reverse=True):

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from dyformer import InvalidInput
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, checked_scores
+from dyformer.evaluation.fitting import checked_scores
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.evaluation.query_slices import evidence, num_partners
+from dyformer.evaluation.seasons import NO_SEASON, alike_steps, period_before
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
 from dyformer.sampling.pairs import TooFewLinks
 from dyformer.scoring.calibration import Calibration, fit_calibration
 from dyformer.scoring.decoder import LinkDecoder
@@ -51,7 +53,8 @@ class Forecast:
     """A fitted method as of `past.until`: probabilities and best partners for the step after it.
 
     All functions raise ValueError where the method gives another number of scores than pairs, or one not finite.
-    `calibration_step` is the step whose links calibrate the probabilities: `past.until`, or an earlier one.
+    `calibration_step` is the step whose links calibrate the probabilities: `past.until`, or an earlier one. The method
+    has learnt from steps that lie a `period` apart.
     """
 
     title: str  # of the method, for errors
@@ -60,6 +63,7 @@ class Forecast:
     retrieval: LinkDecoder
     calibration: Calibration
     calibration_step: int
+    period: int = NO_SEASON
     candidates_of: CandidatesOf | None = None
 
     def probability(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -168,16 +172,17 @@ def fit_forecast(
 ) -> Forecast:
     """Fit a method on the steps up to `past.until`, for the step after it.
 
-    Vectors are read by the forecaster. The probabilities are calibrated one step earlier: the method is fitted on the
-    steps before `past.until`, and its scores of the pairs retrieved there are compared with the links of `past.until`
-    (of an earlier step where that one has none among them).
+    Vectors are read by the forecaster. The probabilities are calibrated on the newest of the `calibration_steps` with
+    links among the pairs retrieved there, usually `past.until`: the method is fitted on the steps before it, and its
+    scores of these pairs are compared with its links.
     `candidates_of` is needed for more than MAX_NODES nodes. Raises TooFewLinks for too short a history, and ValueError
     for vectors or scores of another shape, or that are not finite.
     """
-    sampled = sampled_steps(past, seed=seed)
+    period = period_before(past.history, past.until + 1)
+    sampled = sampled_steps(past, seed=seed, period=period)
     labelled = with_retrieved(past, sampled, seed=seed)
     score = published_score(name, method, past, labelled, seed)
-    calibration, calibration_step = _calibration(name, method, past, sampled, seed, candidates_of)
+    calibration, calibration_step = _calibration(name, method, past, sampled, period, seed, candidates_of)
     return Forecast(
         title=name,
         past=past,
@@ -185,8 +190,14 @@ def fit_forecast(
         retrieval=fit_retrieval(sampled),
         calibration=calibration,
         calibration_step=calibration_step,
+        period=period,
         candidates_of=candidates_of,
     )
+
+
+def calibration_steps(step: int, period: int) -> list[int]:
+    """List the steps that may calibrate a forecast of `step`, the best first: those like it, then the newest ones."""
+    return list(dict.fromkeys([*alike_steps(step, period), *alike_steps(step, NO_SEASON)]))
 
 
 def _calibration(
@@ -194,22 +205,23 @@ def _calibration(
     method: Embedder | Scorer,
     past: PreparedGraph,
     known: Sequence[LabelledStep],
+    period: int,
     seed: int,
     candidates_of: CandidatesOf | None,
 ) -> tuple[Calibration, int]:
-    """Calibrate on the newest step in which some retrieved pair is linked; give that step, too.
+    """Calibrate on the first of the `calibration_steps` in which some retrieved pair is linked; give that step, too.
 
     The labelled steps of the forecast are `known`, because the features of their graphs are the most expensive part.
     The rules of a large graph hold where they hold for the forecast, though there were fewer nodes a step earlier.
     """
     as_large = len(past.history.side_N) > MAX_NODES
     graphs = {step.before.until: step.before for step in known}
-    for step in range(past.until, max(past.until - NUM_LABELLED_STEPS, 2), -1):
-        if not has_labelled_steps(past.history, step):
+    for step in calibration_steps(past.until + 1, period):
+        if step < FIRST_EVALUATED_STEP or not has_labelled_steps(past.history, step):
             continue
         before = graphs.get(step - 1) or prepare_graph(past.history, until=step - 1, config=past.config)
         try:
-            sampled = sampled_steps(before, seed=seed, known=known, as_large=as_large)
+            sampled = sampled_steps(before, seed=seed, known=known, as_large=as_large, period=period)
         except TooFewLinks:  # links of a past step, and too few negative pairs
             continue
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]

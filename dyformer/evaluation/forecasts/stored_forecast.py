@@ -16,6 +16,7 @@ from dyformer import InvalidInput
 from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.evaluation.forecasts.forecast import Forecast
 from dyformer.evaluation.labelled_steps import labelled_steps
+from dyformer.evaluation.seasons import NO_SEASON
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.prepared_graph import PreparedGraph
@@ -65,6 +66,7 @@ def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int)
         "retrieval": plain_values(forecast.retrieval),
         "calibration": plain_values(forecast.calibration),
         "calibration_step": forecast.calibration_step,
+        "period": forecast.period,
     }
 
 
@@ -110,6 +112,7 @@ def forecast_of(
         retrieval=LinkDecoder(**with_arrays(record["retrieval"])),
         calibration=Calibration(**with_arrays(record["calibration"])),
         calibration_step=record["calibration_step"],
+        period=record.get("period", NO_SEASON),  # not in records of earlier versions
         candidates_of=candidates_of,
     )
 

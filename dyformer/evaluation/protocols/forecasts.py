@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import polars as pl
 
-from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS, model_steps
+from dyformer.evaluation.fitting import FORECASTER_WITH, model_steps
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
-from dyformer.evaluation.forecasts.forecast import fit_forecast
+from dyformer.evaluation.forecasts.forecast import calibration_steps, fit_forecast
 from dyformer.evaluation.forecasts.forecast_rows import (
     BEST_NEW,
     backtests,
@@ -17,6 +17,7 @@ from dyformer.evaluation.forecasts.forecast_rows import (
 )
 from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
+from dyformer.evaluation.seasons import period_before
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.interfaces import Embedder, Scorer
@@ -32,8 +33,10 @@ class Known(NamedTuple):
 
 def backtestable_steps(log: Log) -> list[int]:
     """List the steps for which forecasts can be made and calibrated."""
-    rankable = rankable_steps(log)
-    return [step for step in rankable if any(step - NUM_LABELLED_STEPS <= before < step for before in rankable)]
+    graph, rankable = log.graph(log.num_steps), set(rankable_steps(log))
+    return [
+        step for step in sorted(rankable) if rankable.intersection(calibration_steps(step, period_before(graph, step)))
+    ]
 
 
 def _trial(job: Job) -> Known:
@@ -125,7 +128,7 @@ PROTOCOL = Protocol(
         ),
     ),
     # The step before the forecast one decides on the promotion, so that a published model was trained without it.
-    trained_until=lambda steps: model_steps(max(steps) - 2),
+    trained_until=lambda log, steps: model_steps(max(steps) - 2, period_before(log.graph(log.num_steps), max(steps))),
     kind="backtests",
     plots=("reliability",),
 )

@@ -107,6 +107,6 @@ PROTOCOL = Protocol(
         table_of(NAME, "auc", LABELLED, "auc", "AUC"),
         table_of(NAME, "precision", LABELLED, "average_precision", "AP"),
     ),
-    trained_until=lambda steps: list(range(MIN_TRAINED_STEPS, max(steps))),
+    trained_until=lambda _, steps: list(range(MIN_TRAINED_STEPS, max(steps))),
     together=True,
 )

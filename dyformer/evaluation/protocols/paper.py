@@ -23,6 +23,7 @@ from dyformer.evaluation.fitting import (
 )
 from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, log_metrics, metrics_of, to_table
+from dyformer.evaluation.seasons import alike_steps, period_before
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, earlier_graph, prepare_graph
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph
 from dyformer.sampling.pairs import LinkSplit, evaluated_steps, first_of_each_kind, joined, paper_examples
@@ -117,11 +118,12 @@ class Trial:
         """The labelled pairs that every method may be fitted on, the forecast step's first.
 
         Of the forecast step the 40 % in `split.train` and `split.validation`, with weight 1; of up to four older steps
-        the pairs, OLDER_LINKS positive and as many negative ones at most, with weights 0.5, 0.25, and so on. An older
-        step without enough pairs is left out.
+        the pairs, OLDER_LINKS positive and as many negative ones at most, with weights 0.5, 0.25, and so on. They lie
+        as far apart as those of the other protocols; one without enough pairs is left out.
         """
         history = self.past.history
-        older = [step for step in evaluated_steps(history, first_step=2) if step >= self.step - NUM_OLDER_STEPS]
+        older = alike_steps(self.step, _period(history, self.step), NUM_OLDER_STEPS)
+        possible = evaluated_steps(history, first_step=2)
         return (
             LabelledStep(before=self.past, examples=joined(self.split.train, self.split.validation), weight=1.0),
             *(
@@ -130,9 +132,10 @@ class Trial:
                     examples=first_of_each_kind(
                         joined(*vars(paper_examples(history, step, seed=self.seed)).values()), OLDER_LINKS
                     ),
-                    weight=OLDER_STEP_WEIGHT ** (self.step - step),
+                    weight=OLDER_STEP_WEIGHT ** (1 + age),
                 )
-                for step in reversed(older)
+                for age, step in enumerate(older)
+                if step in possible
             ),
         )
 
@@ -302,6 +305,10 @@ def _table(part: str, key: str, pairs: str, position: int) -> TableOf:
     )
 
 
+def _period(graph: DynamicGraph, step: int) -> int:
+    return period_before(graph, step, num_steps=NUM_OLDER_STEPS)
+
+
 PROTOCOL = Protocol(
     name="paper",
     sentence="AUC of the next step's links against random pairs",
@@ -316,7 +323,7 @@ PROTOCOL = Protocol(
         _table("all", "scores", "test pairs", 0),
         _table("new", "new-scores", "test pairs that no earlier step linked", 2),
     ),
-    trained_until=lambda steps: model_steps(max(steps) - 1),
+    trained_until=lambda log, steps: model_steps(max(steps) - 1, _period(log.graph(log.num_steps), max(steps))),
     reads_interactions=False,
     main=Cell("auc", "random", "all"),
     plots=("steps", "comparison"),

@@ -35,6 +35,7 @@ from dyformer.evaluation.scored_queries import (
     step_metrics,
     to_table,
 )
+from dyformer.evaluation.seasons import period_before
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, prefix
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables, queries_to_tables, ranking_queries
@@ -197,7 +198,7 @@ PROTOCOL = Protocol(
             sentences=_sentences,
         ),
     ),
-    trained_until=lambda steps: model_steps(max(steps) - 1),
+    trained_until=lambda log, steps: model_steps(max(steps) - 1, period_before(log.graph(log.num_steps), max(steps))),
     kind="rankings",
     main=Cell("mrr", MIXED, KNOWN),
     usual_slice=KNOWN,

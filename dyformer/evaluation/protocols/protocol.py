@@ -235,7 +235,9 @@ class Protocol:
     draw: Callable[[Job], Tables] | None = None  # candidates of a job that are stored, because all methods share them
     same_draw: bool = False  # whether all seeds share them, too
     shared: Callable[[Any], Tables] | None = None  # tables of a trial, beside those of its methods
-    trained_until: Callable[[Sequence[Any]], list[int]] | None = None  # steps until which DyFormer's models are trained
+    trained_until: Callable[[Log, Sequence[Any]], list[int]] | None = None
+    """A log and units of it -> the steps until which DyFormer's models are trained."""
+
     compared_with: tuple[type, ...] = ()  # interfaces of the baselines; (): those of `methods`
     evaluated_as: str | None = None  # another protocol, whose results hold those of this one
     kind: str = "scores"  # of artifacts

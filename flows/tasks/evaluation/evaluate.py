@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
+from dyformer.evaluation.forecasts.forecast import calibration_steps
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.forecasts import backtestable_steps
 from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.evaluation.protocols.protocol import Job, Protocol, chosen_units, evaluated
+from dyformer.evaluation.seasons import period_before
 from dyformer.experiments.methods import TrainingStage, Variation, own_errors, pair_scorers
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.snapshots import StepOutOfRange
@@ -218,7 +220,9 @@ def backtest_published(snapshots: str, contender: Contender, seed: int = 0) -> s
 def check_forecast(snapshots: str) -> None:
     """Raise StepOutOfRange if no step is recent enough to calibrate a forecast as of the newest one."""
     opened = open_snapshots(snapshots)
-    if not any(step > opened.num_steps - NUM_LABELLED_STEPS for step in rankable_steps(opened)):
+    step = opened.num_steps + 1
+    possible = calibration_steps(step, period_before(opened.graph(opened.num_steps), step))
+    if not set(possible).intersection(rankable_steps(opened)):
         raise StepOutOfRange(
             f"{opened.dataset}: none of the last {NUM_LABELLED_STEPS} of {opened.num_steps} steps has links between"
             " known nodes and a step with some before it, so that no forecast can be calibrated: choose longer windows"
