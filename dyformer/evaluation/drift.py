@@ -68,9 +68,8 @@ def step_values(graph: DynamicGraph) -> pl.DataFrame:
 
 def step_periods(graph: DynamicGraph) -> dict[int, int]:
     """Give the period of the number of interactions before each step, by `period_of`."""
-    count_T, start_T = (
-        [getattr(each, name) for each in graph.snapshots] for name in ("num_interactions", "start_time")
-    )
+    count_T = [each.num_interactions for each in graph.snapshots]
+    start_T = [each.start_time for each in graph.snapshots]
     return {each.step: period_of(count_T[:index], start_T[:index]) for index, each in enumerate(graph.snapshots)}
 
 
