@@ -59,7 +59,7 @@ def _lengths(start_T: NDArray[np.int64]) -> list[int]:
     """Give the number of steps of a day and of a week, where so many steps always are one and NUM_PERIODS are known."""
     periods = []
     for length in LENGTHS if len(start_T) > 1 else ():
-        period = round(length / (start_T[-1] - start_T[-2]))
+        period = round(length / max(start_T[-1] - start_T[-2], 1))
         is_known = period > NO_SEASON and len(start_T) > NUM_PERIODS * period
         if is_known and np.abs(start_T[period:] - start_T[:-period] - length).max() <= HOUR:
             periods.append(period)

@@ -25,6 +25,7 @@ from flows.tasks.models import TRAINING, Contender, open_model, trained_until
 from flows.tasks.publishing.publications import model_of_vectors
 from flows.tasks.report import newest_report, read_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
+from flows.tasks.train import trained_steps
 from storage.artifacts.artifact import ArtifactMissing, Lineage, lineage_of
 from storage.artifacts.code import code_digest
 from storage.bytes.checksums import Damaged
@@ -187,7 +188,6 @@ SECONDS_A_BATCH = 0.1
 """Of a training on two cores; `pretrain` and `finetune` say how many batches there are at most."""
 
 REPORT_SECONDS = 8.0  # its plots and its run in MLflow; the report cannot have its own time
-NUM_TRAININGS = 2  # until the newest step and until the one before
 SHORTEST = 1.0  # seconds of a stage that was really made: one that is stored already takes less
 LEAST_PRINTED = 3.0  # seconds before the report for which a plan is worth a line
 MINUTE = 60
@@ -229,7 +229,7 @@ def plan_of(
     known, origin = {**_earlier(opened.dataset), "report": REPORT_SECONDS}, "as in the run before"
     if any(stage not in known or known[stage] < SHORTEST for stage in stages):  # it was paused, or found stored parts
         first, times, origin = _first_of(opened, first_seconds)
-        known = {} if first is None else _estimated(experiment, first, times)
+        known = {} if first is None else _estimated(experiment, first, times, len(trained_steps(snapshots)))
     return Plan(dataset=opened.dataset, seconds={name: known[name] for name in stages if name in known}, origin=origin)
 
 
@@ -254,15 +254,15 @@ def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | N
     return alone * times, times, f"estimated from {counted(num_links, 'link')} to learn from{busy}"
 
 
-def _estimated(experiment: Experiment, first: float, times: float) -> dict[str, float]:
-    """Estimate the seconds of all stages from those of the first forecasts and from the batches of a training.
+def _estimated(experiment: Experiment, first: float, times: float, num_trainings: int) -> dict[str, float]:
+    """Estimate the seconds of all stages from those of the first forecasts and from the batches of the trainings.
 
     The training and the report take so many `times` as long as on a machine without other programs.
     """
     parts = [part for part in (experiment.capped.pretrain, experiment.capped.finetune) if part is not None]
     batches = sum(part.epochs * part.batches_per_epoch for part in parts)
     of_stage = {stage: ratio * first for stage, ratio in TO_FIRST.items()}
-    training = NUM_TRAININGS * batches * SECONDS_A_BATCH * times
+    training = num_trainings * batches * SECONDS_A_BATCH * times
     return {"first_forecasts": first, "train": training, **of_stage, "report": REPORT_SECONDS * times}
 
 

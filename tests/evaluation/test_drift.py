@@ -1,8 +1,11 @@
 """Drift: metrics against a recount, deviations against scipy, the rule case by case, nothing from later steps."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
+from ranked_logs import weekly_log
 from scipy.stats import median_abs_deviation
 
 from dyformer.evaluation.config import DriftConfig
@@ -13,6 +16,7 @@ from dyformer.evaluation.drift import (
     drift_text,
     drift_texts,
     probability_shift,
+    step_periods,
     step_values,
     vector_shift,
     with_deviations,
@@ -68,6 +72,26 @@ def test_the_busiest_hundredth_is_rounded_down_and_has_a_node_at_least(num_nodes
     num_ends = 2 * sum(num_nodes - 1 - busy for busy in range(10))
     found = value(step_values(graph_of(rows)), "busiest_nodes", 2)
     assert found == pytest.approx(num_busiest * (num_nodes - 1) / num_ends)
+
+
+def test_a_quiet_sunday_is_as_usual_where_four_such_days_are_known_and_a_busy_one_is_not():
+    periods = step_periods(weekly_log(num_weeks=6))
+    assert [periods[step] for step in (21, 22, 23, 42)] == [1, 1, 7, 7]
+    counts = np.log1p([*[90, 110, 100, 100, 105, 30, 8] * 5, 90, 110, 100, 100, 105, 30, 100])
+    table = pl.DataFrame({"step": range(1, 43), "metric": "interactions", "value": counts})
+    drift = with_deviations(table, periods)
+    deviation = dict(zip(drift["step"], drift["deviation"], strict=True))
+    assert deviation[28] == with_deviations(table)["deviation"][27] < -5  # of three Sundays nothing is known
+    assert [deviation[step] for step in (34, 35, 36)] == [0, 0, 0]
+    assert deviation[42] == pytest.approx((np.log(101) - np.log(9)) / 0.1)
+
+
+def test_the_period_of_a_step_reads_no_later_step():
+    graph = weekly_log(num_weeks=6)
+    later = [replace(snapshot, num_interactions=7, start_time=0) for snapshot in graph.snapshots[30:]]
+    other = step_periods(replace(graph, snapshots=(*graph.snapshots[:30], *later)))
+    assert other != step_periods(graph)
+    assert all(other[step] == period for step, period in step_periods(graph).items() if step <= 31)
 
 
 def test_a_step_is_compared_with_the_20_steps_before_it():

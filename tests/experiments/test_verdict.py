@@ -401,6 +401,30 @@ def test_an_older_step_that_calibrates_the_probabilities_is_named() -> None:
     assert "calibrated on the links of step 10 instead of step 12, the newest one" in older
 
 
+def test_the_period_of_a_log_is_named_and_a_window_that_is_not_one_before_calibrates_by_name():
+    weekly = {**FORECAST, "step": 36, "period": 7, "calibration_step": 29}
+    learns = (
+        "The number of links recurs every 7 windows, so that the forecasts learn from the windows that lie 7, or a"
+        " multiple of it, before.\n"
+    )
+    assert learns in text_of({}, forecast=weekly)
+    assert "calibrated on" not in text_of({}, forecast=weekly)
+    older = text_of({}, forecast={**weekly, "calibration_step": 22})
+    assert "calibrated on the links of step 22 instead of step 29, 7 windows before, because no later step" in older
+    newer = text_of({}, forecast={**weekly, "calibration_step": 35})
+    assert "calibrated on the links of step 35 instead of step 29, 7 windows before, because no such step" in newer
+    assert learns not in text_of({})
+
+
+def test_windows_are_compared_with_those_a_period_before():
+    assert uneven_windows(WEEK * 4, 7) == (0, 20)
+    assert uneven_windows([*WEEK * 3, *(rows // 3 for rows in WEEK)], 7) == (7, 20)
+    assert uneven_windows(WEEK, 7) == (0, 0)
+    text = text_of({}, forecast={**FORECAST, "period": 7, "calibration_step": 6, "uneven": (7, 20)})
+    assert "can be trusted in a window as busy as that 7 windows before: they are off" in text
+    assert "less than half, the rows of the one 7 windows before, and no probability follows that." in text
+
+
 def test_no_number_of_a_test_and_no_hash_is_on_the_first_screen():
     """A level such as 99.8438 %, or a digest."""
     text = text_of({"previous": OLDER, "difference": [0.01, 0.02, 0.03]})

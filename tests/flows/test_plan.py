@@ -38,6 +38,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Mock:
     graph = Mock(snapshots=steps, node_N=[0] * 9)
     opened = Mock(dataset="mylog", graph=lambda until: graph, num_steps=4)
     monkeypatch.setattr(start, "open_snapshots", lambda address: opened)
+    monkeypatch.setattr(start, "trained_steps", lambda address: [2, 3])
     monkeypatch.setattr(start, "newest_report", Mock(side_effect=ArtifactMissing("it is the first run")))
     return graph
 
