@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranked_logs import growing_log
+from ranked_logs import growing_log, weekly_log
 
 from dyformer.baselines.classifiers import LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
@@ -69,6 +69,13 @@ def test_honest_methods_pass_every_check(kind: dict):
     assert len(found) == checks.NUM_CHECKS
     assert {name: check.detail for name, check in found.items() if not check.passed} == {}
     assert set(HONEST) < set(found["truncation"].methods)
+
+
+def test_methods_that_learn_from_days_a_week_before_pass_every_check():
+    case = replace(case_of(HONEST, weekly_log(num_weeks=5)), until=33)
+    found = {check.name: check for check in checks.audit(case)}
+    assert "pairs of steps 27, 20, 13, each before step 34" in found["labelled steps"].detail
+    assert {name: check.detail for name, check in found.items() if not check.passed} == {}
 
 
 @dataclass(frozen=True)

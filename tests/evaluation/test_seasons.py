@@ -166,7 +166,7 @@ def test_a_forecast_of_a_sunday_is_calibrated_on_a_sunday():
     """Its probabilities add up to what comes on such a day, an eighth of a working day's links."""
     sunday, monday = (fitted(until) for until in (34, 35))
     assert [(each.calibration_step, each.period) for each in (sunday, monday)] == [(28, 7), (29, 7)]
-    totals = [each.top(10)["probability"].sum() for each in (sunday, monday)]
+    totals = [each.top(10)["probability"].to_numpy().sum() for each in (sunday, monday)]
     assert 4 < totals[1] / totals[0] < 40
 
 

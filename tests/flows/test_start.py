@@ -1,14 +1,18 @@
 """A challenger's training starts from the champion of the steps before, or from scratch for a named reason."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 import pytest
 import torch
+from ranked_logs import weekly_log
 
 from dyformer.experiments.settings import Experiment, as_record
+from dyformer.graphs.snapshots import prefix
 from flows.tasks import start as starts
+from flows.tasks import train as training
 from flows.tasks.evaluation.promote import STEP_IN_TEST
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, PARTS, TRAINING, Contender
@@ -230,3 +234,11 @@ def test_the_case_of_a_log_is_that_of_its_newest_links(
     assert (line is None) == (repeats is None)
     assert case in (line or "")
     assert ("come again" in (line or "")) == (repeats == 0.4)
+
+
+def test_models_of_a_log_with_a_rhythm_are_trained_a_week_and_two_weeks_before(monkeypatch: pytest.MonkeyPatch):
+    graph = weekly_log(num_weeks=5)
+    opened = SimpleNamespace(num_steps=35, graph=lambda until: prefix(graph, until))
+    monkeypatch.setattr(training, "open_snapshots", lambda address: opened)
+    monkeypatch.setattr(training, "newest_until", lambda address: 34)
+    assert training.trained_steps("") == [21, 28, 34]

@@ -83,8 +83,12 @@ def past_check(case: AuditCase, base: Results, probes: Pairs) -> Check:
     results = {**inputs_of(case, trial, probes), **Fitted(case=case, trial=trial).results(probes)}
     changed = differing(results, base)
     # Older labelled steps and the nodes end before the step that changed.
-    names = [name for name in base if name not in ("nodes", *(f"labelled step {age}" for age in range(2, 9)))]
-    missing = [name for name in names if name not in changed]
+    older = [
+        f"labelled step {number}"
+        for number, step in enumerate(trial.labelled, start=1)
+        if step.before.until + 1 < case.until
+    ]
+    missing = [name for name in base if name not in changed and name not in ("nodes", *older)]
     detail = f"{len(changed)} of {len(base)} results changed"
     return Check(
         name="past matters",
