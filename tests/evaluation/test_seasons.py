@@ -17,6 +17,7 @@ from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.forecasts.forecast import Forecast, calibration_steps, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_from, forecast_record
 from dyformer.evaluation.labelled_steps import has_labelled_steps, labelled_steps
+from dyformer.evaluation.protocols import forecasts
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import Trial
@@ -129,6 +130,10 @@ def test_the_period_before_a_step_reads_no_later_step(step: int):
     assert period_before(GRAPH, step) == period_before(poisoned, step) == 7
 
 
+def test_the_step_itself_is_not_among_those_before_it():
+    assert [period_before(GRAPH, step) for step in (22, 23)] == [NO_SEASON, 7]  # 21 and 22 steps before
+
+
 def test_a_step_like_which_none_has_links_learns_from_the_newest_ones():
     sundays = [replace(snapshot, **EMPTY) if snapshot.step % 7 == 0 else snapshot for snapshot in GRAPH.snapshots]
     graph = replace(GRAPH, snapshots=tuple(sundays))
@@ -152,6 +157,12 @@ def test_older_labels_of_the_papers_protocol_are_those_a_week_apart():
 def test_a_step_like_the_forecast_one_calibrates_it_and_the_newest_ones_if_none_can():
     assert calibration_steps(30, 7) == [23, 16, 9, 29, 28, 27]
     assert calibration_steps(9, NO_SEASON) == [8, 7, 6]
+
+
+def test_a_step_can_be_forecast_where_the_one_a_week_before_can_calibrate_it_alone(monkeypatch: pytest.MonkeyPatch):
+    log: Any = SimpleNamespace(num_steps=GRAPH.num_steps, graph=lambda until: GRAPH)
+    monkeypatch.setattr(forecasts, "rankable_steps", lambda log: [23, 30, 34])
+    assert forecasts.backtestable_steps(log) == [30]
 
 
 def test_models_are_trained_for_the_links_that_a_forecast_learns_from_and_for_those_of_its_calibration():

@@ -10,9 +10,10 @@ import torch
 from ranked_logs import weekly_log
 
 from dyformer.experiments.settings import Experiment, as_record
-from dyformer.graphs.snapshots import prefix
+from dyformer.graphs.snapshots import StepOutOfRange, prefix
 from flows.tasks import start as starts
 from flows.tasks import train as training
+from flows.tasks.evaluation import evaluate as evaluation
 from flows.tasks.evaluation.promote import STEP_IN_TEST
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, PARTS, TRAINING, Contender
@@ -242,3 +243,16 @@ def test_models_of_a_log_with_a_rhythm_are_trained_a_week_and_two_weeks_before(m
     monkeypatch.setattr(training, "open_snapshots", lambda address: opened)
     monkeypatch.setattr(training, "newest_until", lambda address: 34)
     assert training.trained_steps("") == [21, 28, 34]
+
+
+def test_a_run_needs_a_step_that_can_calibrate_its_forecasts_a_week_before_or_among_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    opened = SimpleNamespace(dataset="weekly", num_steps=35, graph=lambda until: weekly_log(num_weeks=5))
+    monkeypatch.setattr(evaluation, "open_snapshots", lambda address: opened)
+    for rankable in ([29], [15], [33]):
+        monkeypatch.setattr(evaluation, "rankable_steps", lambda opened, rankable=rankable: rankable)
+        evaluation.check_forecast("")
+    monkeypatch.setattr(evaluation, "rankable_steps", lambda opened: [28, 30, 32])
+    with pytest.raises(StepOutOfRange, match="weekly: none of the last 3 of 35 steps"):
+        evaluation.check_forecast("")
