@@ -1,6 +1,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, model_steps, rotated
 from dyformer.evaluation.protocols import paper
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
+from dyformer.evaluation.protocols.protocol import chosen_units
 from dyformer.evaluation.scored_pairs import ScoredPairs, log_metrics, metrics_of
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
+from dyformer.graphs.snapshots import DynamicGraph, StepOutOfRange, build_snapshots
 from dyformer.logs.datasets import DATASETS
 from dyformer.sampling.pairs import TooFewLinks, evaluated_steps, first_half, paper_examples
 from dyformer.scoring import heads
@@ -440,3 +443,16 @@ def test_a_method_fitted_once_keeps_the_vectors_of_two_steps_and_mixes_none():
         vector_ND = once.fit(graphs[until], seed=seed)(np.arange(2))
         assert vector_ND.tolist() == [[10 * until + seed] * 2] * 2
     assert fitted == [(4, 0), (3, 0), (3, 1), (2, 0), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("possible", "listed"),
+    [([3, 4, 5], "3 to 5"), ([7], "7"), ([3, 4, 6], "3-4,6"), ([3, 5, 6, 7, 9], "3,5-7,9")],
+)
+def test_possible_steps_are_listed_as_they_can_be_given(possible: list[int], listed: str):
+    protocol = replace(paper.PROTOCOL, units=lambda log: possible)
+    log: Any = SimpleNamespace(dataset="mylog")
+    with pytest.raises(StepOutOfRange, match=f"mylog: 99 cannot be evaluated; steps {listed} can"):
+        chosen_units(protocol, log, "99")
+    if " to " not in listed:
+        assert chosen_units(protocol, log, listed) == possible

@@ -312,13 +312,21 @@ def chosen_units(protocol: Protocol, log: Log, wanted: str | None = None) -> lis
     steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
     wrong = [step for step in steps if step not in possible]
     if wrong or not steps:
-        is_range = list(possible) == list(range(min(possible, default=0), max(possible, default=-1) + 1))
-        listed = f"{possible[0]} to {possible[-1]}" if possible and is_range else ", ".join(map(str, possible))
-        can = f"; steps {listed} can" if possible else "; no step can" if wrong else ""
+        can = f"; steps {_in_ranges(possible)} can" if possible else "; no step can" if wrong else ""
         all_wrong = f"no step from {first} on can" if possible else "no step can"
         what = f"{', '.join(map(str, wrong))} cannot" if wrong else all_wrong
         raise StepOutOfRange(f"{log.dataset}: {what} be evaluated{can} ({protocol.need})")
     return steps[-1:] if protocol.last_only else steps
+
+
+def _in_ranges(steps: Sequence[int]) -> str:
+    """Write ascending steps as `wanted_steps` reads them, "3-13,15", and those of one range as "3 to 13"."""
+    starts = [step for step in steps if step - 1 not in steps]
+    ends = [step for step in steps if step + 1 not in steps]
+    if len(starts) == 1 and starts != ends:
+        return f"{starts[0]} to {ends[0]}"
+    ranges = zip(starts, ends, strict=True)
+    return ",".join(f"{start}" if start == end else f"{start}-{end}" for start, end in ranges)
 
 
 def check_has_steps(protocol: Protocol, wanted: str | None) -> None:
