@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
 from dyformer.evaluation.config import DriftConfig
-from dyformer.evaluation.seasons import NO_SEASON, period_of
+from dyformer.evaluation.seasons import MAX_STEPS, NO_SEASON, period_of
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 NUM_EARLIER = 20  # steps before a step that it is compared with
@@ -70,7 +70,11 @@ def step_periods(graph: DynamicGraph) -> dict[int, int]:
     """Give the period of the number of interactions before each step, by `period_of`."""
     count_T = [each.num_interactions for each in graph.snapshots]
     start_T = [each.start_time for each in graph.snapshots]
-    return {each.step: period_of(count_T[:index], start_T[:index]) for index, each in enumerate(graph.snapshots)}
+    first_T = [max(index - MAX_STEPS, 0) for index in range(len(count_T))]
+    return {
+        each.step: period_of(count_T[first:index], start_T[first:index])
+        for index, (each, first) in enumerate(zip(graph.snapshots, first_T, strict=True))
+    }
 
 
 def probability_shift(earlier_P: NDArray[np.floating], later_P: NDArray[np.floating]) -> float:

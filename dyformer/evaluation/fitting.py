@@ -27,11 +27,11 @@ FORECASTER_WITH = "Forecaster with "  # before the name of the method whose vect
 def model_steps(until: int, period: int = 1) -> list[int]:
     """List the steps until which models are trained for a forecast: `until`, and earlier ones where it can be.
 
-    From the vectors of an older model before known links, the forecaster learns how to read those of the newer one. A
-    forecast of step `until + 2` learns from the links a `period` before, and is calibrated there by a forecast that
-    learns from those two periods before; with a period of 1 two models serve all three.
+    From the vectors of an older model before known links, the forecaster learns how to read those of the newer one. The
+    links lie a `period` before the forecast step, and those from which the calibration learns two periods; with a
+    period of 1 the model of the step before serves both.
     """
-    older = sorted({until + 1 - 2 * period, until + 1 - period} - {until})
+    older = (until - 1,) if period == 1 else (until - 2 * period, until - period)
     return [*(step for step in older if step >= MIN_TRAINED_STEPS), until]
 
 
@@ -39,7 +39,8 @@ def model_steps(until: int, period: int = 1) -> list[int]:
 class FittedOnce:
     """A method for graphs of one log, fitted once as of a step, although several parts of a run read its vectors.
 
-    The vectors of the two steps used last stay in memory: a run reads those of one step again before the next but one.
+    The vectors of the two steps used last stay in memory: a run reads those of one step again before the next but one,
+    unless it learns from steps a week before.
     """
 
     method: Embedder

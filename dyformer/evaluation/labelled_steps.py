@@ -18,7 +18,7 @@ from dyformer.evaluation.fitting import (
     older_vectors,
     rotated,
 )
-from dyformer.evaluation.seasons import MIN_LABELLED, alike_steps, has_links, period_before
+from dyformer.evaluation.seasons import MIN_LABELLED, alike_steps, have_links, period_before
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import (
@@ -50,9 +50,9 @@ ExamplesOf = Callable[..., LinkExamples]
 """A history, a step of it, and `seed` -> labelled pairs of the step."""
 
 
-def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]:
+def labelled_steps(past: PreparedGraph, *, seed: int, period: int | None = None) -> tuple[LabelledStep, ...]:
     """Give the labelled pairs that methods learn from: those of `sampled_steps`, and those of `with_retrieved`."""
-    return with_retrieved(past, sampled_steps(past, seed=seed), seed=seed)
+    return with_retrieved(past, sampled_steps(past, seed=seed, period=period), seed=seed)
 
 
 def sampled_steps(
@@ -65,9 +65,9 @@ def sampled_steps(
     as_large: bool = False,
     period: int | None = None,
 ) -> tuple[LabelledStep, ...]:
-    """Give labelled pairs of up to `num_steps` newest steps of a history, with weights 1, 1/2, 1/4 and so on.
+    """Give labelled pairs of some steps of a history, the newest first, with weights 1, 1/2, 1/4 and so on.
 
-    By default these are NUM_LABELLED_STEPS steps. On a graph with more than MAX_NODES nodes, or `as_large`, it is the
+    By default these are up to NUM_LABELLED_STEPS. On a graph with more than MAX_NODES nodes, or `as_large`, it is the
     newest of them that has enough pairs, because each step needs a summary of its own of all steps before it
     (docs/experiments/ranking.md). They lie a `period` apart, by default that of `period_before`.
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
@@ -196,7 +196,7 @@ def _retrieved_examples(
 def has_labelled_steps(graph: DynamicGraph, step: int, *, num_steps: int = NUM_LABELLED_STEPS) -> bool:
     """Check whether one of the steps that a forecast of `step` may learn from has enough links of known nodes."""
     period = period_before(graph, step, num_steps=num_steps)
-    return any(has_links(graph, alike) for alike in alike_steps(step, period, num_steps))
+    return have_links(graph, alike_steps(step, period, num_steps))
 
 
 def ranking_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExamples:

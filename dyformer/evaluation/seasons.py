@@ -6,6 +6,8 @@ the same weekday: what the links of a Monday say of those before them, after a S
 T steps    D steps with one a period before them
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -16,7 +18,8 @@ from dyformer.sampling.pairs import known_edges, nodes_known_before
 NO_SEASON = 1
 MIN_LABELLED = 2  # positive pairs of a labelled step, and negative ones
 MAX_STEPS = 200  # newest steps that are compared
-NUM_PERIODS = 3  # that the steps hold at least
+NUM_PERIODS = 3  # that the steps hold at least,
+MIN_STEPS = 20  # and so many steps: of fewer, one in ten without a period seems to have one
 MOST_ERROR = 0.7  # of the counts a period before, as a fraction of that of the counts one step before
 ALIKE = 1.5  # times that of a week: if that of a day is no larger, the steps recur every day
 HOUR = 3_600_000_000  # microseconds: days of a calendar may be an hour shorter or longer
@@ -40,9 +43,9 @@ def period_of(count_T: ArrayLike, start_T: ArrayLike) -> int:
 
 def period_before(graph: DynamicGraph, step: int, *, num_steps: int = NUM_LABELLED_STEPS) -> int:
     """Give the period of the links of the steps before `step`, if one of its `alike_steps` has enough to learn from."""
-    before = graph.snapshots[: step - 1]
+    before = graph.snapshots[: step - 1][-MAX_STEPS:]
     period = period_of([len(each.source_E) for each in before], [each.start_time for each in before])
-    return period if any(has_links(graph, alike) for alike in alike_steps(step, period, num_steps)) else NO_SEASON
+    return period if have_links(graph, alike_steps(step, period, num_steps)) else NO_SEASON
 
 
 def alike_steps(step: int, period: int, num_steps: int = NUM_LABELLED_STEPS) -> range:
@@ -50,18 +53,28 @@ def alike_steps(step: int, period: int, num_steps: int = NUM_LABELLED_STEPS) -> 
     return range(step - period, max(step - num_steps * period, 2) - 1, -period)
 
 
-def has_links(graph: DynamicGraph, step: int) -> bool:
-    """Check whether a step has enough links between nodes known before it to be a labelled step."""
-    return len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0]) >= MIN_LABELLED
+def have_links(graph: DynamicGraph, steps: Iterable[int]) -> bool:
+    """Check whether one of some steps has enough links between nodes known before it to be a labelled step."""
+    return any(
+        len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0]) >= MIN_LABELLED
+        for step in steps
+    )
 
 
 def _lengths(start_T: NDArray[np.int64]) -> list[int]:
-    """Give the number of steps of a day and of a week, where so many steps always are one and NUM_PERIODS are known."""
-    periods = []
-    for length in LENGTHS if len(start_T) > 1 else ():
-        period = round(length / max(start_T[-1] - start_T[-2], 1))
-        is_known = period > NO_SEASON and len(start_T) > NUM_PERIODS * period
-        if is_known and np.abs(start_T[period:] - start_T[:-period] - length).max() <= HOUR:
+    """Give the number of steps of a day and of a week, where so many steps are one, but for a change of the clock.
+
+    The first step counts for nothing, because it may be cut short.
+    """
+    if len(start_T) < MIN_STEPS:
+        return []
+    later_T, periods = start_T[1:], []
+    for length in LENGTHS:
+        period = round(length / max(np.median(np.diff(later_T)), 1))
+        if period <= NO_SEASON or len(start_T) <= NUM_PERIODS * period:
+            continue
+        distance_D = later_T[period:] - later_T[:-period]
+        if np.median(distance_D) == length and np.abs(distance_D - length).max() <= HOUR:
             periods.append(period)
     return periods
 

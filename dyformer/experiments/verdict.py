@@ -103,9 +103,9 @@ def expected_in_words(repeats: float) -> str:
 
 
 def uneven_windows(rows_T: Sequence[int], period: int = 1) -> tuple[int, int]:
-    """Count the newest windows with more than twice, or less than half, the rows of the one a period before, and all.
+    """Count the newest windows with more than twice, or less than half, the rows of one a period before; and all.
 
-    A calibration is of such a window, so that the sum of the probabilities is as far off as the next one differs.
+    A forecast is calibrated a period before, so that the sum of its probabilities is as far off as its window differs.
     """
     newest_T = rows_T[-NUM_WINDOWS - period :]
     pairs = [sorted(pair) for pair in zip(newest_T, newest_T[period:], strict=False)]
@@ -326,10 +326,11 @@ def _calibration(forecast: Mapping[str, Any]) -> str:
     usual = forecast["step"] - period
     if step == usual:
         return ""
-    which, none = "the newest one" if period == 1 else _windows_before(period), "later" if step < usual else "such"
+    which = "the newest one" if period == 1 else _windows_before(period)
+    because = "no later step has links of known nodes" if period == 1 else "that one has no links of known nodes"
     return (
-        f"Its probabilities are calibrated on the links of step {step} instead of step {usual}, {which}, because no"
-        f" {none} step has links of known nodes to calibrate on: they may be out of date."
+        f"Its probabilities are calibrated on the links of step {step} instead of step {usual}, {which}, because"
+        f" {because} to calibrate on: they may be out of date."
     )
 
 

@@ -37,7 +37,7 @@ from flows.tasks.models import (
     trained_until,
 )
 from flows.tasks.ranks import num_ranks, shared_training
-from flows.tasks.snapshots import StepOutOfRange, newest_until, open_snapshots
+from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import Lineage
 from storage.artifacts.checkpoints import (
     check_finite,
@@ -73,9 +73,11 @@ def train_contender(snapshots: str, experiment: Experiment, seed: int = 0) -> Co
 
 
 def trained_steps(snapshots: str) -> list[int]:
-    """Return the steps until which models are trained for a forecast of the next step: `model_steps`, newest last."""
-    until = newest_until(snapshots)
-    return model_steps(until, period_before(open_snapshots(snapshots).graph(until), until + 1))
+    """Return the steps until which models are trained to evaluate the newest step and to forecast the next one."""
+    opened = open_snapshots(snapshots)
+    newest, graph = opened.num_steps, opened.graph(opened.num_steps)
+    periods = [period_before(graph, step) for step in (newest, newest + 1)]
+    return sorted({until for period in periods for until in model_steps(newest - 1, period)})
 
 
 def train_model(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +22,11 @@ from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import Trial
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.evaluation.seasons import MAX_STEPS, NO_SEASON, alike_steps, period_before, period_of
+from dyformer.evaluation.seasons import HOUR, MAX_STEPS, NO_SEASON, alike_steps, period_before, period_of
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
-from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.scoring.interfaces import Embed, NoVectors
 
 WEEK = np.array([110, 100, 100, 105, 90, 30, 8])
 EMPTY: dict[str, Any] = {"source_E": np.arange(0), "target_E": np.arange(0)}
@@ -79,6 +80,25 @@ def test_days_of_a_calendar_recur_also_where_one_is_an_hour_shorter_and_not_wher
     assert period_of(counts, start_T) == 7
     start_T[20:] -= DAY // 24
     assert period_of(counts, start_T) == NO_SEASON
+
+
+def test_a_clock_that_has_just_changed_and_a_first_window_cut_short_hide_no_period():
+    for hours, period in ((6, 4), (24, 7)):
+        counts = np.tile([5, 60, 100, 70] if hours == 6 else WEEK, 10)
+        start_T = np.arange(len(counts)) * hours * HOUR
+        start_T[-1] += HOUR
+        assert period_of(counts, start_T) == period
+        start_T[0] += hours * HOUR // 2
+        assert period_of(counts, start_T) == period
+
+
+def test_windows_that_nearly_make_a_day_have_no_period():
+    for hours in (5, 12.5, 13):
+        assert period_of(np.tile([5, 60], 40), np.arange(80) * int(hours * HOUR)) == NO_SEASON
+
+
+def test_few_windows_have_no_period():
+    assert [days([10, 100] * 10, DAY // 2), days(([10, 100] * 10)[:19], DAY // 2)] == [2, NO_SEASON]
 
 
 def test_chance_is_seldom_taken_for_a_period():
@@ -166,11 +186,11 @@ def test_a_step_can_be_forecast_where_the_one_a_week_before_can_calibrate_it_alo
 
 
 def test_models_are_trained_for_the_links_that_a_forecast_learns_from_and_for_those_of_its_calibration():
-    assert [model_steps(until, 7) for until in (30, 10, 7, 2)] == [[17, 24, 30], [4, 10], [7], [2]]
+    assert [model_steps(until, 7) for until in (30, 10, 7, 2)] == [[16, 23, 30], [3, 10], [7], [2]]
     log: Any = SimpleNamespace(num_steps=GRAPH.num_steps, graph=lambda until: GRAPH)
     protocols = PREQUENTIAL, PAPER, FORECASTS
     untils = [protocol.trained_until(log, (32,)) for protocol in protocols if protocol.trained_until]
-    assert untils == [[18, 25, 31], [18, 25, 31], [17, 24, 30]]
+    assert untils == [[17, 24, 31], [17, 24, 31], [16, 23, 30]]
 
 
 def test_a_forecast_of_a_sunday_is_calibrated_on_a_sunday():
@@ -181,9 +201,46 @@ def test_a_forecast_of_a_sunday_is_calibrated_on_a_sunday():
     assert 4 < totals[1] / totals[0] < 40
 
 
-def test_the_period_of_a_forecast_survives_its_record():
-    forecast = fitted(34)
-    record = forecast_record(forecast, METHODS["Last contact"], seed=0)
-    assert record["period"] == forecast_from(record, forecast.past.history, None).period == 7
-    del record["period"]
-    assert forecast_from(record, forecast.past.history, None).period == NO_SEASON
+def test_a_stored_baseline_is_fitted_on_the_steps_of_its_period_again():
+    past = prepare_graph(GRAPH, until=34, config=GraphConfig())
+    method = METHODS["Logistic regression on pair features"]
+    forecast = fit_forecast("regression", method, past, seed=0)
+    record = forecast_record(forecast, method, seed=0)
+    pairs = np.arange(20), np.arange(20) + 1
+    found = forecast_from(record, past.history, None)
+    assert record["period"] == found.period == 7
+    np.testing.assert_allclose(found.probability(*pairs), forecast.probability(*pairs))
+    del record["period"]  # as in records of earlier versions, whose methods learned from the newest steps
+    older = forecast_from(record, past.history, None)
+    assert older.period == NO_SEASON
+    newest = method.fit_pairs(past, labelled_steps(past, seed=0, period=NO_SEASON))(*pairs)
+    np.testing.assert_allclose(older.score(*pairs), newest)
+    assert np.abs(older.score(*pairs) - forecast.score(*pairs)).max() > 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsFrom:
+    """Vectors of weights trained until some steps; a graph before all of them has none."""
+
+    untils: tuple[int, ...]
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        if graph.until < min(self.untils):
+            raise NoVectors("no weights")
+        vector_ND = np.random.default_rng(0).normal(size=(len(graph.history.node_N), 4))
+        return lambda node_A: vector_ND[node_A]
+
+
+def test_newer_steps_calibrate_where_no_weights_are_as_old_as_a_week_before():
+    """As on the day on which a log first has a period."""
+    past = prepare_graph(GRAPH, until=22, config=GraphConfig())
+    assert (period_before(GRAPH, 22), period_before(GRAPH, 23)) == (NO_SEASON, 7)
+    forecast = fit_forecast("vectors", VectorsFrom(untils=(20, 21)), past, seed=0)
+    assert (forecast.period, forecast.calibration_step) == (7, 22)
+
+
+def test_a_step_that_calibrates_without_links_a_week_before_it_learns_from_the_newest_ones():
+    steps = [replace(each, **EMPTY) if each.step in (9, 16, 23) else each for each in GRAPH.snapshots]
+    past = prepare_graph(replace(GRAPH, snapshots=tuple(steps)), until=36, config=GraphConfig())
+    forecast = fit_forecast("Last contact", METHODS["Last contact"], past, seed=0)
+    assert (forecast.period, forecast.calibration_step) == (7, 30)

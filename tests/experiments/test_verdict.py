@@ -409,10 +409,9 @@ def test_the_period_of_a_log_is_named_and_a_window_that_is_not_one_before_calibr
     )
     assert learns in text_of({}, forecast=weekly)
     assert "calibrated on" not in text_of({}, forecast=weekly)
-    older = text_of({}, forecast={**weekly, "calibration_step": 22})
-    assert "calibrated on the links of step 22 instead of step 29, 7 windows before, because no later step" in older
-    newer = text_of({}, forecast={**weekly, "calibration_step": 35})
-    assert "calibrated on the links of step 35 instead of step 29, 7 windows before, because no such step" in newer
+    for step in (22, 35):
+        other = f"the links of step {step} instead of step 29, 7 windows before, because that one has no links of known"
+        assert other in text_of({}, forecast={**weekly, "calibration_step": step})
     assert learns not in text_of({})
 
 

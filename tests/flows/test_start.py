@@ -237,12 +237,18 @@ def test_the_case_of_a_log_is_that_of_its_newest_links(
     assert ("come again" in (line or "")) == (repeats == 0.4)
 
 
-def test_models_of_a_log_with_a_rhythm_are_trained_a_week_and_two_weeks_before(monkeypatch: pytest.MonkeyPatch):
-    graph = weekly_log(num_weeks=5)
-    opened = SimpleNamespace(num_steps=35, graph=lambda until: prefix(graph, until))
+@pytest.mark.parametrize(
+    ("newest", "untils"),
+    [(35, [20, 27, 34]), (22, [7, 14, 20, 21]), (21, [19, 20])],
+    ids=["a week", "a first day with a period", "a day before"],
+)
+def test_models_are_trained_for_the_newest_step_and_the_next_one(
+    newest: int, untils: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    graph = prefix(weekly_log(num_weeks=5), newest)
+    opened = SimpleNamespace(num_steps=newest, graph=lambda until: prefix(graph, until))
     monkeypatch.setattr(training, "open_snapshots", lambda address: opened)
-    monkeypatch.setattr(training, "newest_until", lambda address: 34)
-    assert training.trained_steps("") == [21, 28, 34]
+    assert training.trained_steps("") == untils
 
 
 def test_a_run_needs_a_step_that_can_calibrate_its_forecasts_a_week_before_or_among_the_newest(

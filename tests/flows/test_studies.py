@@ -19,6 +19,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from own_snapshots import ingest_own
+from toy_graphs import toy_graph
 
 import flows.benchmark
 import flows.cli
@@ -502,6 +503,8 @@ def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, 
         raise StopIteration
 
     monkeypatch.setattr(flows.trials, "trained", no_training)
+    log = SimpleNamespace(num_steps=5, graph=lambda until: toy_graph(*[[(0, 1)]] * until))
+    monkeypatch.setattr(flows.trials, "open_snapshots", lambda address: log)
     noisy = Experiment().changed({"graph.noise": 0.2})
     for searched, seed, experiment in (("uci", 0, Experiment()), (None, 0, Experiment()), ("uci", 2, noisy)):
         for name in ("paper", "prequential", "labels"):

@@ -19,7 +19,7 @@ from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_
 from dyformer.evaluation.fitting import checked_scores
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.evaluation.query_slices import evidence, num_partners
-from dyformer.evaluation.seasons import NO_SEASON, alike_steps, period_before
+from dyformer.evaluation.seasons import NO_SEASON, alike_steps, have_links, period_before
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
 from dyformer.sampling.pairs import TooFewLinks
@@ -172,9 +172,9 @@ def fit_forecast(
 ) -> Forecast:
     """Fit a method on the steps up to `past.until`, for the step after it.
 
-    Vectors are read by the forecaster. The probabilities are calibrated on the newest of the `calibration_steps` with
-    links among the pairs retrieved there, usually `past.until`: the method is fitted on the steps before it, and its
-    scores of these pairs are compared with its links.
+    Vectors are read by the forecaster. The probabilities are calibrated on the first of the `calibration_steps` with
+    links among the pairs retrieved there, usually the one a period before the forecast step: the method is fitted on
+    the steps before it, and its scores of these pairs are compared with its links.
     `candidates_of` is needed for more than MAX_NODES nodes. Raises TooFewLinks for too short a history, and ValueError
     for vectors or scores of another shape, or that are not finite.
     """
@@ -221,7 +221,8 @@ def _calibration(
             continue
         before = graphs.get(step - 1) or prepare_graph(past.history, until=step - 1, config=past.config)
         try:
-            sampled = sampled_steps(before, seed=seed, known=known, as_large=as_large, period=period)
+            own = period if have_links(past.history, alike_steps(step, period)) else None
+            sampled = sampled_steps(before, seed=seed, known=known, as_large=as_large, period=own)
         except TooFewLinks:  # links of a past step, and too few negative pairs
             continue
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]
@@ -233,8 +234,8 @@ def _calibration(
             labelled = with_retrieved(before, sampled, seed=seed, as_large=as_large)
             try:
                 score_pairs = published_score(name, method, before, labelled, seed)
-            except NoVectors:  # nor are there weights of a step before
-                break
+            except NoVectors:  # a newer step may have some
+                continue
             score_R = checked_scores(name, score_pairs(*pairs), len(linked_R), step)
             return fit_calibration(score_R, linked_R), step
     raise TooFewLinks(

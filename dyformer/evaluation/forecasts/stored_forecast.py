@@ -89,6 +89,7 @@ def forecast_of(
     candidates_of: CandidatesOf | None = None,
 ) -> Forecast:
     """Read the values of `forecast_record` for the graph that the method was fitted as of, and the same vectors."""
+    period = record.get("period", NO_SEASON)  # not in records of earlier versions
     if record.get("event_pairs") is not None:
         score = score_as_of(FittedEventPairs.from_record(record["event_pairs"]), past)
     elif record["fitted"] is None:
@@ -96,7 +97,7 @@ def forecast_of(
         if not module.startswith(BASELINES):
             raise InvalidInput(f"the baseline {module}:{name} is not one of {BASELINES.rstrip('.')}")
         method = getattr(importlib.import_module(module), name)(**settings)
-        score = method.fit_pairs(past, labelled_steps(past, seed=record["seed"]))
+        score = method.fit_pairs(past, labelled_steps(past, seed=record["seed"], period=period))
     else:
         if record["reads_vectors"] and vectors_ND is None:
             raise InvalidInput("this forecast reads vectors, and none are given")
@@ -112,7 +113,7 @@ def forecast_of(
         retrieval=LinkDecoder(**with_arrays(record["retrieval"])),
         calibration=Calibration(**with_arrays(record["calibration"])),
         calibration_step=record["calibration_step"],
-        period=record.get("period", NO_SEASON),  # not in records of earlier versions
+        period=period,
         candidates_of=candidates_of,
     )
 
