@@ -1,5 +1,6 @@
 """Logs to rank on: new nodes at every step, busy and quiet nodes, repeats and self-loops."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,10 +40,14 @@ DAY = 86_400_000_000  # microseconds
 WEEK = (90, 110, 100, 100, 105, 30, 8)  # rows of the days
 
 
-def weekly_log(*, num_weeks: int = 5, num_nodes: int = 60) -> DynamicGraph:
-    """Days of a week, of which the last two have few rows; nodes with small numbers send and receive more."""
+def weekly_log(*, num_weeks: int = 5, num_nodes: int = 60, without: Sequence[int] = ()) -> DynamicGraph:
+    """Days of a week, of which the last two have few rows; nodes with small numbers send and receive more.
+
+    The steps `without` have no rows.
+    """
     generator = np.random.default_rng(0)
     time_R = np.repeat(np.arange(7 * num_weeks), WEEK * num_weeks)
     source_R, target_R = (generator.random((2, len(time_R))) ** 1.5 * num_nodes).astype(int)
     events = pl.DataFrame({"source": source_R, "target": target_R, "time": DAY * time_R})
+    events = events.filter(~pl.col("time").is_in([DAY * (step - 1) for step in without]))
     return build_snapshots(events, Window(rule="equal_time", length="1d"), "us")

@@ -26,7 +26,7 @@ from dyformer.evaluation.seasons import HOUR, MAX_STEPS, NO_SEASON, alike_steps,
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.scoring.interfaces import Embed, NoVectors
+from dyformer.scoring.interfaces import Embed, NoVectors, Scorer
 
 WEEK = np.array([110, 100, 100, 105, 90, 30, 8])
 EMPTY: dict[str, Any] = {"source_E": np.arange(0), "target_E": np.arange(0)}
@@ -213,6 +213,7 @@ def test_a_stored_baseline_is_fitted_on_the_steps_of_its_period_again():
     del record["period"]  # as in records of earlier versions, whose methods learned from the newest steps
     older = forecast_from(record, past.history, None)
     assert older.period == NO_SEASON
+    assert isinstance(method, Scorer)
     newest = method.fit_pairs(past, labelled_steps(past, seed=0, period=NO_SEASON))(*pairs)
     np.testing.assert_allclose(older.score(*pairs), newest)
     assert np.abs(older.score(*pairs) - forecast.score(*pairs)).max() > 0.01
@@ -240,7 +241,6 @@ def test_newer_steps_calibrate_where_no_weights_are_as_old_as_a_week_before():
 
 
 def test_a_step_that_calibrates_without_links_a_week_before_it_learns_from_the_newest_ones():
-    steps = [replace(each, **EMPTY) if each.step in (9, 16, 23) else each for each in GRAPH.snapshots]
-    past = prepare_graph(replace(GRAPH, snapshots=tuple(steps)), until=36, config=GraphConfig())
+    past = prepare_graph(weekly_log(num_weeks=6, without=(9, 16, 23)), until=36, config=GraphConfig())
     forecast = fit_forecast("Last contact", METHODS["Last contact"], past, seed=0)
     assert (forecast.period, forecast.calibration_step) == (7, 30)
