@@ -217,7 +217,8 @@ def _challenged(
 def _trained(snapshots: str, experiment: Experiment, seed: int, start: Start) -> Contender:
     """Train the challenger's models, all from the champion's weights or all from scratch; the newest one is tracked.
 
-    Where the champion has a model of the older step, that is the older one of the challenger, too.
+    Where the champion has a model of an older step, that is the challenger's, too. One that lies before all of the
+    champion's is trained from scratch.
     """
     *older, until = trained_steps(snapshots)
     own = warm(experiment) if start.models else experiment

@@ -358,8 +358,9 @@ def fit(
     """Fit a method on the steps up to `until`, for the forecast of the step after it.
 
     A method with vectors is read by the forecaster, whose heads are fitted on the links of the newest steps, from
-    vectors as of the step before. DyFormer is trained up to the step `until` - 1, and up to the step before that, as
-    `dyformer run` does; any other method with vectors is fitted as of each of these steps.
+    vectors as of the step before (where days of a week recur, of one a week before). DyFormer is trained up to the step
+    `until` - 1, and up to one or two steps before that, as `dyformer run` does; any other method with vectors is fitted
+    as of each of these steps.
 
     Args:
         graph: snapshots of a log.
