@@ -70,10 +70,10 @@ def step_periods(graph: DynamicGraph) -> dict[int, int]:
     """Give the period of the number of interactions before each step, by `period_of`."""
     count_T = [each.num_interactions for each in graph.snapshots]
     start_T = [each.start_time for each in graph.snapshots]
-    first_T = [max(index - MAX_STEPS, 0) for index in range(len(count_T))]
+    newest = [slice(max(index - MAX_STEPS, 0), index) for index in range(len(count_T))]  # before each step
     return {
-        each.step: period_of(count_T[first:index], start_T[first:index])
-        for index, (each, first) in enumerate(zip(graph.snapshots, first_T, strict=True))
+        snapshot.step: period_of(count_T[before], start_T[before])
+        for snapshot, before in zip(graph.snapshots, newest, strict=True)
     }
 
 

@@ -327,10 +327,11 @@ def _calibration(forecast: Mapping[str, Any]) -> str:
     if step == usual:
         return ""
     which = "the newest one" if period == 1 else _windows_before(period)
-    because = "no later step has links of known nodes" if period == 1 else "that one has no links of known nodes"
+    no_links = f"{'no later step has' if period == 1 else 'that one has no'} links of known nodes to calibrate on"
+    because = no_links if period == 1 else f"{no_links}, or no weights are as old"
     return (
         f"Its probabilities are calibrated on the links of step {step} instead of step {usual}, {which}, because"
-        f" {because} to calibrate on: they may be out of date."
+        f" {because}: they may be out of date."
     )
 
 

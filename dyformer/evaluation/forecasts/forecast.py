@@ -221,8 +221,9 @@ def _calibration(
             continue
         before = graphs.get(step - 1) or prepare_graph(past.history, until=step - 1, config=past.config)
         try:
-            own = period if have_links(past.history, alike_steps(step, period)) else None
-            sampled = sampled_steps(before, seed=seed, known=known, as_large=as_large, period=own)
+            # Where no step some periods before this one has links, its method learns from the newest ones.
+            apart = period if have_links(past.history, alike_steps(step, period)) else None
+            sampled = sampled_steps(before, seed=seed, known=known, as_large=as_large, period=apart)
         except TooFewLinks:  # links of a past step, and too few negative pairs
             continue
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]

@@ -128,7 +128,7 @@ PROTOCOL = Protocol(
         ),
     ),
     # The step before the forecast one decides on the promotion, so that a published model was trained without it.
-    trained_until=lambda log, steps: model_steps(max(steps) - 2, period_before(log.graph(log.num_steps), max(steps))),
+    trained_until=lambda log, steps: model_steps(max(steps) - 2, period_before(log.graph(max(steps) - 1), max(steps))),
     kind="backtests",
     plots=("reliability",),
 )

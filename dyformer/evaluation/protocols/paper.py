@@ -323,7 +323,7 @@ PROTOCOL = Protocol(
         _table("all", "scores", "test pairs", 0),
         _table("new", "new-scores", "test pairs that no earlier step linked", 2),
     ),
-    trained_until=lambda log, steps: model_steps(max(steps) - 1, _period(log.graph(log.num_steps), max(steps))),
+    trained_until=lambda log, steps: model_steps(max(steps) - 1, _period(log.graph(max(steps) - 1), max(steps))),
     reads_interactions=False,
     main=Cell("auc", "random", "all"),
     plots=("steps", "comparison"),

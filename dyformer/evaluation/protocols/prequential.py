@@ -198,7 +198,7 @@ PROTOCOL = Protocol(
             sentences=_sentences,
         ),
     ),
-    trained_until=lambda log, steps: model_steps(max(steps) - 1, period_before(log.graph(log.num_steps), max(steps))),
+    trained_until=lambda log, steps: model_steps(max(steps) - 1, period_before(log.graph(max(steps) - 1), max(steps))),
     kind="rankings",
     main=Cell("mrr", MIXED, KNOWN),
     usual_slice=KNOWN,
