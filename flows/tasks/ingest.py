@@ -35,6 +35,7 @@ from flows.tasks.reading import (
     declared_log,
     fraction,
     known_form,
+    name_missing,
     name_of,
     time_range,
     with_form,
@@ -117,6 +118,7 @@ def _ingested(
         if received:
             results |= _read_received(received, declared, show, database, len(results))
         check_repeats(layout, dataset, results, {content.sha256 for content in received}, reading, show)
+        name_missing(dataset, results, show)
         time_R = _sorted_times(layout, dataset, results, database)
         check_lateness(reading.get("lateness"), declared.time_unit)
         far = _check_window(

@@ -4,6 +4,7 @@ New files that do not continue the rows of a dataset are refused by an error tha
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -33,6 +34,7 @@ from dyformer.logs.contract import (
 from dyformer.logs.counts import counted
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, dataset_named
 from dyformer.logs.events import ReadResult
+from dyformer.logs.ids import ENDS
 from dyformer.logs.plan import Declared, ReadPlan, declared_by, listed
 from dyformer.logs.raw_file import LogError, OtherFormat, RawFile
 from dyformer.logs.sample import sample_table
@@ -49,6 +51,8 @@ from storage.layout import Layout
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 MAX_NAMED = 5  # files in a message
 LEAST_ROWS = 20  # of a file, for a copy of another to be refused
+MISSING = ("null", "none", "nan", "na", "n/a", "nil", "undefined", "\\n", "<na>", "(null)")
+"""What programs write where an id is missing, in lower case."""
 
 
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
@@ -218,6 +222,30 @@ def time_range(result: ReadResult | SpilledRows) -> tuple[int, int]:
     assert isinstance(first, int), "a file without events is refused before"
     assert isinstance(last, int), "a file without events is refused before"
     return first, last
+
+
+def name_missing(dataset: str, results: Mapping[str, ReadResult | SpilledRows], show: Callable[[str], None]) -> None:
+    """Say how many of the new events have an id that may stand for a missing one; all of them are of one node."""
+    for end in ENDS:
+        total: Counter[str] = Counter()
+        for result in results.values():
+            total.update(_num_missing(result, end))
+        for written, num_rows in sorted(total.items()):
+            show(
+                f"{dataset}: {written!r} is the {end} of {counted(num_rows, 'row')}; where it stands for a missing id,"
+                f" remove these rows from the log, because they are read as those of one node"
+            )
+
+
+def _num_missing(result: ReadResult | SpilledRows, end: str) -> dict[str, int]:
+    """Count the events of a file with an id of MISSING, by the id as it is written."""
+    if isinstance(result, SpilledRows):
+        return result.num_with(end, MISSING)
+    ids = result.events[end]
+    if ids.dtype.is_integer():
+        return {}
+    num_rows = ids.value_counts(name="num_rows").with_columns(pl.col(end).cast(pl.String))
+    return dict(num_rows.filter(pl.col(end).str.to_lowercase().is_in(MISSING)).rows())
 
 
 def check_lateness(text: str | None, time_unit: TimeUnit | None) -> None:

@@ -107,11 +107,31 @@ def _local(path: Path) -> list[str]:
     if path.is_file():
         return [str(path)]
     if path.is_dir():
-        return [str(file) for file in sorted(path.rglob("*")) if file.is_file() and _is_data(file.relative_to(path))]
+        return [
+            str(file) for file in sorted(path.rglob("*")) if _is_data(file.relative_to(path)) and _is_file(file, path)
+        ]
     folder = next(parent for parent in path.parents if parent.is_dir())  # the marks in its name are no pattern
     pattern = path.relative_to(folder)
     matches = [match for match in folder.glob(str(pattern)) if _is_named(match.relative_to(folder), pattern)]
-    return sorted(str(match) for match in matches if match.is_file())
+    return sorted(str(match) for match in matches if _is_file(match, folder))
+
+
+def _is_file(path: Path, folder: Path) -> bool:
+    """Whether a path is a file; raises LogNotFound for a link whose rows would be missed without a word.
+
+    It leads to nothing, or to a folder outside of `folder`, whose files are not found there.
+    """
+    if path.is_symlink() and not path.is_file():
+        target = Path(os.path.realpath(path))
+        if not target.is_dir():
+            raise LogNotFound(
+                f"{path} is a link to {str(target)!r}, which is no file: bring it back, or remove the link"
+            )
+        if not target.is_relative_to(os.path.realpath(folder)):
+            raise LogNotFound(
+                f"{path} is a link to the folder {str(target)!r}: name that one instead, or remove the link"
+            )
+    return path.is_file()
 
 
 def _remote(spec: str) -> list[str]:

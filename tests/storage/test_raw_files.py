@@ -188,6 +188,27 @@ def test_a_file_a_folder_a_pattern_or_a_list_gives_its_files(tmp_path, monkeypat
     assert [file.name for file in find_logs("../a.csv", "mylog", "")] == ["../a.csv"]
 
 
+def test_a_link_whose_rows_would_be_missed_is_named(tmp_path):
+    folder, elsewhere = tmp_path / "logs", tmp_path / "elsewhere"
+    for name in ("logs/a.csv", "logs/2024/b.csv", "elsewhere/c.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    (folder / "newest").symlink_to("2024")  # whose files are found there
+    (folder / "linked.csv").symlink_to(elsewhere / "c.csv")
+    (folder / ".hidden").symlink_to("nothing")
+    assert contents(str(folder)) == [b"logs/2024/b.csv", b"logs/a.csv", b"elsewhere/c.csv"]
+    (elsewhere / "c.csv").rename(elsewhere / "d.csv")
+    for spec in (folder, folder / "*.csv"):
+        with pytest.raises(LogNotFound, match=r"linked.csv is a link to '\S+/c.csv', which is no file: bring it back"):
+            find_logs(str(spec), "mylog", "")
+    (folder / "linked.csv").unlink()
+    (folder / "archive").symlink_to(elsewhere)
+    with pytest.raises(LogNotFound, match=r"archive is a link to the folder '\S+/elsewhere': name that one"):
+        find_logs(str(folder), "mylog", "")
+    assert contents([str(folder / "*.csv"), str(folder / "archive")]) == [b"logs/a.csv", b"elsewhere/c.csv"]
+
+
 def test_the_marks_of_a_pattern_in_the_name_of_a_folder_are_those_of_its_name(tmp_path):
     folder = tmp_path / "logs [2024]*"
     folder.mkdir()
