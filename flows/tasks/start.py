@@ -11,9 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
+from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.labelled_steps import TRAINING_QUERIES
 from dyformer.evaluation.promotion import FORECASTER_WITHOUT
+from dyformer.evaluation.seasons import alike_steps, period_before
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.verdict import expected_in_words
@@ -236,12 +237,12 @@ def plan_of(
 def _first_of(opened: Snapshots, first_seconds: float | None) -> tuple[float | None, float, str]:
     """Give the seconds of the first forecasts, how many times longer stages take here, and where the numbers come from.
 
-    The seconds are None where they cannot be estimated. The links that the first forecasts learn from are those of the
-    newest steps, of each up to TRAINING_QUERIES.
+    The seconds are None where they cannot be estimated. The links that the first forecasts learn from are those of
+    their labelled steps, of each up to TRAINING_QUERIES.
     """
-    graph = opened.graph(opened.num_steps)
-    newest = graph.snapshots[-NUM_LABELLED_STEPS:]
-    num_links = sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in newest)
+    graph, step = opened.graph(opened.num_steps), opened.num_steps + 1
+    labelled = [graph.snapshots[each - 1] for each in alike_steps(step, period_before(graph, step))]
+    num_links = sum(min(len(snapshot.source_E), TRAINING_QUERIES) for snapshot in labelled)
     alone = num_links * SECONDS_A_LINK if len(graph.node_N) <= MAX_NODES else None
     if first_seconds is not None and first_seconds >= SHORTEST:
         times = max(first_seconds / (START_SECONDS + alone), 1.0) if alone else 1.0

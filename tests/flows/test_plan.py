@@ -39,6 +39,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Mock:
     opened = Mock(dataset="mylog", graph=lambda until: graph, num_steps=4)
     monkeypatch.setattr(start, "open_snapshots", lambda address: opened)
     monkeypatch.setattr(start, "trained_steps", lambda address: [2, 3])
+    monkeypatch.setattr(start, "period_before", lambda graph, step: 1)
     monkeypatch.setattr(start, "newest_report", Mock(side_effect=ArtifactMissing("it is the first run")))
     return graph
 
@@ -67,6 +68,11 @@ def test_a_plan_has_the_stages_of_the_run_alone_with_their_times(after: Callable
     assert line(trains=False) == f"mylog: about 52 s to go, as in the run before: {AS_BEFORE}"
     stages = f"first forecasts 30 s, training 3 min, {AS_BEFORE}"
     assert line(trains=True, shows_first=True) == f"mylog: about 5 min to go, as in the run before: {stages}"
+
+
+def test_the_links_of_the_steps_a_period_before_are_planned_for(graph: Mock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(start, "period_before", lambda graph, step: 2)
+    assert "estimated from 400 links to learn from" in str(line(trains=True))
 
 
 @pytest.mark.parametrize("stage", ["train", "rank", "evaluate", "predict"])
@@ -114,7 +120,7 @@ def test_what_was_not_measured_takes_longer_beside_other_programs(
 
 
 def test_first_forecasts_of_a_tiny_log_make_no_other_stage_many_times_longer(graph: Mock):
-    graph.snapshots = [Mock(source_E=[0] * 19)]
+    graph.snapshots = [*[Mock(source_E=[])] * 3, Mock(source_E=[0] * 19)]
     measured = "ranking 5 s, evaluation 4 s, forecasts 4 s, report 29 s"  # on cores that are four times as slow
     basis = "estimated from the 4 s of the first forecasts"
     assert line(trains=False, first_seconds=4.0) == f"mylog: about 42 s to go, {basis}: {measured}"
@@ -135,5 +141,5 @@ def test_forecasts_of_many_nodes_are_not_estimated_from_links(graph: Mock):
 
 @pytest.mark.parametrize(("num_links", "is_printed"), [(5, False), (150, False), (170, True)])
 def test_a_plan_of_a_moment_is_no_line_though_its_report_takes_longer(num_links: int, is_printed: bool, graph: Mock):
-    graph.snapshots = [Mock(source_E=[0] * num_links)]
+    graph.snapshots = [*[Mock(source_E=[])] * 3, Mock(source_E=[0] * num_links)]
     assert (line(trains=False, shows_first=True) is not None) == is_printed
