@@ -9,12 +9,13 @@ T steps    L links of a step, source < target    N nodes    D width of a vector 
 | new_nodes | fraction of the active nodes that no earlier step has |
 | repeats | fraction of the links that repeat an earlier one |
 | busiest_nodes | fraction of the links' ends at the busiest hundredth of the active nodes |
-| probabilities | distance of the published probabilities from those published before (Kolmogorov-Smirnov) |
-| vectors | mean cosine distance of the nodes' vectors from those published before, after a rotation |
+| probabilities | distance of the published probabilities from those published for a step before (Kolmogorov-Smirnov) |
+| vectors | mean cosine distance of the nodes' vectors from those published for a step before, after a rotation |
 | calibration | logarithm of the sum of the published probabilities over the links that came |
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -28,6 +29,7 @@ from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 NUM_EARLIER = 20  # steps before a step that it is compared with
 MIN_EARLIER = 4
+NUM_SHIFTS = 7  # newest publications that are compared with an earlier one
 LOGARITHMS = ("interactions", "active_nodes", "calibration")  # the other metrics are fractions or distances, 0 to 1
 COUNTS, DISTANCES = ("interactions", "active_nodes"), ("probabilities", "vectors")
 SMALLEST_OF_LOGARITHM = 0.1  # smallest spread: a tenth of a volume
@@ -75,6 +77,17 @@ def step_periods(graph: DynamicGraph) -> dict[int, int]:
         snapshot.step: period_of(count_T[before], start_T[before])
         for snapshot, before in zip(graph.snapshots, newest, strict=True)
     }
+
+
+def compared_steps(step_P: Sequence[int], period: int) -> list[tuple[int, int]]:
+    """Pair the newest steps with a publication, in ascending order, each with the one of these before it.
+
+    Where links recur after a `period`, it is the one a period before, if there is such a publication: from a Friday to
+    a Saturday, probabilities move every week.
+    """
+    if period == NO_SEASON:
+        return list(pairwise(step_P[-NUM_SHIFTS - 1 :]))
+    return [(step - period, step) for step in step_P[-NUM_SHIFTS:] if step - period in step_P]
 
 
 def probability_shift(earlier_P: NDArray[np.floating], later_P: NDArray[np.floating]) -> float:

@@ -4,10 +4,9 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http.client import HTTPException
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from dyformer.evaluation.drift import (
     DRIFT_SCHEMA,
     alarms_of,
     calibration,
+    compared_steps,
     probability_shift,
     step_periods,
     step_values,
@@ -36,7 +36,6 @@ DRIFT, ALARMS, ALARM = "drift", "alarms.json", "alarm.json"
 SENT = "sent"
 WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting
 SECONDS_TO_SEND = 5.0
-NUM_PUBLISHED = 8  # newest forecasts that are compared, each with the one before
 ID = ["side", "id"]
 
 
@@ -53,7 +52,9 @@ def write_drift(snapshots: str, experiment: Experiment) -> str:
     def compare() -> Contents:
         with ongoing(f"compare the newest step of {opened.dataset} with earlier ones", to_errors=True):
             graph = opened.graph(opened.num_steps)
-            drift = with_deviations(pl.concat([step_values(graph), _published_values(opened)]), step_periods(graph))
+            periods = step_periods(graph)
+            published = _published_values(opened, periods[opened.num_steps])
+            drift = with_deviations(pl.concat([step_values(graph), published]), periods)
         return {DRIFT: drift, ALARMS: json.dumps(alarms_of(drift, opened.num_steps, experiment.drift)).encode()}
 
     return made(opened, DRIFT, until=opened.num_steps, settings=settings, make=compare, code=(step_values,))
@@ -124,12 +125,13 @@ def _posted(opened: Snapshots, alarms: list[str]) -> str:
         return f"not sent, because the webhook failed: {type(error).__name__}"
 
 
-def _published_values(opened: Snapshots) -> pl.DataFrame:
+def _published_values(opened: Snapshots, period: int) -> pl.DataFrame:
     """Give the values of the metrics of published forecasts and vectors, at the step that they forecast."""
     known_edges = _known(opened)
     in_time = known_edges.filter(~pl.col("late").fill_null(value=False))
     newest = in_time.unique("start_time", keep="last", maintain_order=True).sort("start_time")
-    rows = list(_shifts(opened, newest.tail(NUM_PUBLISHED).to_dicts()))
+    by_step = {row["step"]: row for row in newest.to_dicts()}
+    rows = list(_shifts(opened, [(by_step[a], by_step[b]) for a, b in compared_steps(list(by_step), period)]))
     for row in complete_rows(known_edges).to_dicts():
         value = calibration(row["num_pairs"], row["probability"], row["num_came"])
         rows.append((row["step"], "calibration", value))
@@ -146,9 +148,11 @@ def _known(opened: Snapshots) -> pl.DataFrame:
     return published.join(steps, on="start_time", maintain_order="left")
 
 
-def _shifts(opened: Snapshots, published: list[dict[str, Any]]) -> Iterator[tuple[int, str, float]]:
-    """Compare each publication with the one before; those that were removed from the store are left out."""
-    for before, now in pairwise(published):
+def _shifts(
+    opened: Snapshots, compared: Sequence[tuple[dict[str, Any], dict[str, Any]]]
+) -> Iterator[tuple[int, str, float]]:
+    """Compare each second publication with its first one; those that were removed from the store are left out."""
+    for before, now in compared:
         with suppress(ArtifactMissing):
             earlier, later = (_read(opened, row["forecasts"], "forecasts") for row in (before, now))
             yield (

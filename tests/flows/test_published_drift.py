@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from dyformer.evaluation.config import DriftConfig
-from dyformer.evaluation.drift import alarms_of, with_deviations
+from dyformer.evaluation.drift import alarms_of, compared_steps, with_deviations
 from flows.tasks import drift
 from storage.artifacts.artifact import ArtifactMissing
 
@@ -33,8 +33,8 @@ def test_forecasts_of_which_nothing_came_raise_an_alarm(monkeypatch: pytest.Monk
     incomplete = {**rows[-1], "step": 12, "start_time": 12, "num_pairs": None, "num_came": None, "probability": None}
     known = pl.DataFrame([*rows, incomplete])
     monkeypatch.setattr(drift, "_known", lambda opened: known)
-    monkeypatch.setattr(drift, "_shifts", lambda opened, published: iter(()))
-    found = with_deviations(drift._published_values(None))  # pyright: ignore
+    monkeypatch.setattr(drift, "_shifts", lambda opened, compared: iter(()))
+    found = with_deviations(drift._published_values(None, 1))  # pyright: ignore
     assert found["step"].to_list() == list(range(5, 12))
     assert alarms_of(found, 10, DriftConfig()) == []
     [alarm] = alarms_of(found, 11, DriftConfig())
@@ -59,9 +59,35 @@ def test_publications_that_can_be_compared_are(
     monkeypatch: pytest.MonkeyPatch, before: tuple, now: tuple, expected: dict[str, float]
 ):
     monkeypatch.setattr(drift, "_read", stored)
-    found = list(drift._shifts(None, [publication(5, *before), publication(6, *now)]))  # pyright: ignore
+    found = list(drift._shifts(None, [(publication(5, *before), publication(6, *now))]))  # pyright: ignore
     assert {step for step, _, _ in found} <= {6}
     assert {metric: value for _, metric, value in found} == pytest.approx(expected)
+
+
+def test_where_days_of_a_week_recur_publications_are_compared_with_those_a_week_before():
+    """Step 21 was not published, and from step 30 on the newest seven are compared."""
+    steps = [*range(20, 21), *range(22, 31)]
+    assert compared_steps(steps, 7) == [(step - 7, step) for step in range(27, 31) if step != 28]
+    assert compared_steps(steps, 1) == [(step - 1, step) for step in range(24, 31)]
+    assert compared_steps(steps[:3], 1) == [(20, 22), (22, 23)]
+    assert compared_steps(range(40), 7) == [(step - 7, step) for step in range(33, 40)]
+    assert compared_steps([], 7) == compared_steps([4], 1) == []
+
+
+def test_saturdays_raise_no_alarm_by_probabilities_that_are_lower_on_all_of_them():
+    """Probabilities of working days and of days off, one of them with as high ones as a working day."""
+    shift = {False: 0.02, True: 0.6}  # between days of one kind, and of two
+    days_off = {step for step in range(70) if step % 7 in (5, 6)}
+
+    def alarms(last: int, unusual: int | None = None) -> list[str]:
+        off = days_off - {unusual}
+        pairs = compared_steps(range(40, last + 1), 7)
+        values = [shift[(a in off) != (b in off)] for a, b in pairs]
+        rows = pl.DataFrame({"step": [b for _, b in pairs], "metric": "probabilities", "value": values})
+        return alarms_of(with_deviations(rows, dict.fromkeys(range(70), 7)), last, DriftConfig())
+
+    assert [alarms(last) for last in range(55, 69)] == [[]] * 14
+    assert len(alarms(61, unusual=61)) == 1
 
 
 def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPatch):
@@ -75,11 +101,13 @@ def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPa
         },
         schema_overrides={"num_pairs": pl.Int64},
     )
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
     monkeypatch.setattr(drift, "_known", lambda opened: rows)
-    monkeypatch.setattr(drift, "_shifts", lambda opened, own: seen.extend(row["number"] for row in own) or [])
-    assert drift._published_values(None).is_empty()  # pyright: ignore
-    assert seen == [1, 2]
+    monkeypatch.setattr(
+        drift, "_shifts", lambda opened, pairs: seen.extend((a["number"], b["number"]) for a, b in pairs) or []
+    )
+    assert drift._published_values(None, 1).is_empty()  # pyright: ignore
+    assert seen == [(1, 2)]
 
 
 def test_publications_of_windows_that_were_replaced_have_the_present_numbers(monkeypatch: pytest.MonkeyPatch):
