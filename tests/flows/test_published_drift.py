@@ -8,9 +8,11 @@ import pytest
 
 from dyformer.evaluation.config import DriftConfig
 from dyformer.evaluation.drift import alarms_of, compared_steps, with_deviations
+from dyformer.experiments.settings import Experiment
 from flows.tasks import drift
 from storage.artifacts.artifact import ArtifactMissing
 
+SCHEMA = {"step": pl.Int64, "metric": pl.String, "value": pl.Float64}
 VECTORS = {"v1": [[1.0, 0.0], [0.0, 1.0]], "v2": [[0.0, 1.0], [1.0, 0.0]], "wide": [[1.0, 0, 0], [0, 1.0, 0]]}
 
 
@@ -88,6 +90,23 @@ def test_saturdays_raise_no_alarm_by_probabilities_that_are_lower_on_all_of_them
 
     assert [alarms(last) for last in range(55, 69)] == [[]] * 14
     assert len(alarms(61, unusual=61)) == 1
+
+
+def test_published_values_are_compared_a_period_of_the_newest_step_before(monkeypatch: pytest.MonkeyPatch):
+    columns = {"late": False, "num_pairs": None, "num_came": None, "probability": None}
+    rows = pl.DataFrame([{"number": step, "step": step, "start_time": step, **columns} for step in range(1, 10)])
+    compared: list[tuple[int, int]] = []
+    opened = SimpleNamespace(num_steps=9, dataset="mylog", graph=lambda until: None)
+    monkeypatch.setattr(drift, "open_snapshots", lambda address: opened)
+    monkeypatch.setattr(drift, "_known", lambda opened: rows.cast({"num_pairs": pl.Int64}))
+    monkeypatch.setattr(drift, "step_values", lambda graph: pl.DataFrame(schema=SCHEMA))
+    monkeypatch.setattr(drift, "step_periods", lambda graph: {8: 1, 9: 7})
+    monkeypatch.setattr(drift, "made", lambda *_, make, **__: make())
+    monkeypatch.setattr(
+        drift, "_shifts", lambda opened, pairs: compared.extend((a["step"], b["step"]) for a, b in pairs) or []
+    )
+    drift.write_drift("", Experiment())
+    assert compared == [(1, 8), (2, 9)]
 
 
 def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPatch):
