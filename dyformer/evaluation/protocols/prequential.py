@@ -45,8 +45,8 @@ from dyformer.scoring.retrieval import Retrieved
 
 QUERY_TABLES = ("queries", "links")
 NEED = (
-    "a step needs two earlier steps, and links between known nodes in itself and in one of the "
-    f"{NUM_LABELLED_STEPS} before"
+    "a step needs two earlier steps, and links between known nodes in itself and in one of those it is learnt from: "
+    f"the {NUM_LABELLED_STEPS} before, or, where days of a week recur, those of the same day"
 )
 
 
