@@ -43,6 +43,19 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
         files.remove_folder(layout.of_dataset(layout.datasets, dataset))
 
 
+def remove_raw(layout: Layout, dataset: str) -> bool:
+    """Remove the fetched files of a dataset, and the events of it that a server received; return whether any was there.
+
+    Raises DatasetInUse as `drop_dataset` does.
+    """
+    folders = [layout.received(dataset), layout.raw(dataset)]
+    with not_in_use(layout, dataset, "drop"):
+        were_there = any([*files.find(folder)] for folder in folders)
+        for folder in folders:
+            files.remove_folder(folder)
+    return were_there
+
+
 def remove_leftovers(layout: Layout, dataset: str) -> None:
     """Remove the hidden files and folders of a dataset that nothing was written to for a day.
 

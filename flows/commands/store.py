@@ -40,22 +40,33 @@ def sql(
 
 def drop(
     dataset: Stored,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--everything", help="also its runs and models in MLflow, fetched files, and events that a server received"
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="remove it without confirmation")] = False,
 ) -> None:
     """Remove a dataset from the store permanently; it can then be ingested again with other options."""
+    from flows.tasks.retention import dropped
     from storage.events.table import check_dataset
     from storage.layout import Layout
-    from storage.removal import drop_dataset
 
     layout = Layout.from_environment()
-    check_dataset(layout, dataset)
-    removed = f"the events, artifacts, checkpoints and champion of {dataset}"
+    if not everything:  # of a dataset that was dropped before, the rest can be removed
+        check_dataset(layout, dataset)
+    more = ", its runs and models in MLflow, and its files and received events in 1_raw" if everything else ""
     if not yes:
-        typer.confirm(f"Remove {removed} from {layout.root}?", abort=True)
-    drop_dataset(layout, dataset)
+        typer.confirm(
+            f"Remove the events, artifacts, checkpoints and champion of {dataset} from {layout.root}{more}?", abort=True
+        )
+    lines = dropped(dataset, everything=everything)
+    kept = "" if everything else "runs and models in MLflow and files in 1_raw were kept (`--everything`); "
     print(
-        f"removed {removed} from {layout.root}; runs and models in MLflow and files in 1_raw were kept, and so was a"
-        f" schedule, if it has one, which ingests it again (`dyformer schedule {dataset} --remove`)"
+        *lines,
+        f"{kept}a schedule stays, and would ingest it again (`dyformer schedule {dataset} --remove`)",
+        sep="\n",
     )
 
 

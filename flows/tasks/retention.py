@@ -1,5 +1,6 @@
-"""Old versions of datasets -> removed from the store and from MLflow."""
+"""Old versions of datasets, and whole datasets -> removed from the store and from MLflow."""
 
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +28,52 @@ def pruned(dataset: str, keep: int = KEEP) -> list[str]:
     except failures() as error:
         lines.append(f"MLflow keeps all files until the next time, because it failed: {reason(error)}")
     return lines
+
+
+def dropped(dataset: str, *, everything: bool = False) -> list[str]:
+    """Remove a dataset from the store, and with `everything` whatever else has its rows or ids; return what was done.
+
+    That are its runs and models in MLflow, fetched files, and events that a server received. They go first, and also
+    where the store has the dataset no more.
+
+    Raises:
+        DatasetNotIngested: there is nothing to remove.
+        DatasetInUse: a process of this machine ingests it or trains on it.
+        InvalidInput: MLflow cannot be reached; a repeated call goes on.
+    """
+    from storage.events.table import DatasetNotIngested
+    from storage.layout import Layout
+    from storage.removal import drop_dataset, remove_raw
+
+    layout = Layout.from_environment()
+    lines = _removed_runs(layout, dataset) if everything else []
+    if everything and remove_raw(layout, dataset):
+        lines.append(f"removed the files and the received events of {dataset} in 1_raw")
+    with suppress(DatasetNotIngested) if lines else nullcontext():
+        drop_dataset(layout, dataset)
+        lines.append(f"removed the events, artifacts, checkpoints and champion of {dataset} from {layout.root}")
+    return lines
+
+
+def _removed_runs(layout: "Layout", dataset: str) -> list[str]:
+    """Remove the runs and models of a dataset from MLflow while no process uses it; return what was done."""
+    from dyformer import InvalidInput
+    from dyformer.logs.counts import counted
+    from storage.locks import not_in_use
+    from storage.tracking.addresses import without_password
+    from storage.tracking.mlflow_client import failures, reason
+    from storage.tracking.runs import open_tracker
+    from storage.tracking.upkeep import remove_runs
+
+    with not_in_use(layout, dataset, "drop"):
+        try:
+            num_runs = remove_runs(open_tracker(layout), dataset)
+        except failures() as error:
+            raise InvalidInput(
+                f"MLflow at {without_password(layout.tracking_uri)} cannot remove the runs of {dataset}, so that the"
+                f" store was not touched: {reason(error)}; repeat the command once MLflow can be reached"
+            ) from error
+    return [f"removed the model and {counted(num_runs, 'run')} of {dataset} from MLflow"] if num_runs else []
 
 
 def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:

@@ -10,6 +10,7 @@ from storage.tracking.runs import Tracker, experiment_name
 FLOW_RUN = "prefect.flow_run_id"  # the tag of a run that a flow tracks
 STAGES = ("retrain", "publish", "rollback")
 PRUNED = "pruned"
+ACTIVE, ALL = 1, 3  # of mlflow.entities.ViewType, whose import takes half a second
 
 
 def end_dead_runs(tracker: Tracker, ended: Callable[[Mapping[str, datetime]], Collection[str]]) -> list[str]:
@@ -74,11 +75,34 @@ def prune_runs(tracker: Tracker, dataset: str, keep: int) -> int:
     return len(old)
 
 
+def remove_runs(tracker: Tracker, dataset: str) -> int:
+    """Remove all runs of a dataset with their files, and its registered model; return the number of runs.
+
+    MLflow hides a removed run. Its database has the run's settings and metrics until `mlflow gc`; these name no node.
+    Raises an error of `failures()` if MLflow is unreachable; what is left then is removed by another call.
+    """
+    client, name = tracker.client(), experiment_name(dataset)
+    if client.search_registered_models(filter_string=f"name = '{name}'"):
+        client.delete_registered_model(name)
+    experiment = client.get_experiment_by_name(name)
+    runs = [] if experiment is None else _pages(client, experiment.experiment_id, "", ALL)
+    active = [run.info.run_id for run in runs if run.info.lifecycle_stage == "active"]
+    for run in runs:
+        _remove_files(run.info.artifact_uri, tracker.uri)
+        if run.info.run_id in active:
+            client.delete_run(run.info.run_id)
+    return len(active)
+
+
 def _runs(client: Any, experiment: str, stage: str) -> list[Any]:
+    return _pages(client, experiment, f"tags.stage = '{stage}' AND tags.{PRUNED} IS NULL", ACTIVE)
+
+
+def _pages(client: Any, experiment: str, condition: str, view: int) -> list[Any]:
+    """List the runs of an experiment that fulfil a condition, of all pages."""
     runs, token = [], None
     while True:
-        condition = f"tags.stage = '{stage}' AND tags.{PRUNED} IS NULL"
-        page = client.search_runs([experiment], condition, max_results=1000, page_token=token)
+        page = client.search_runs([experiment], condition, view, max_results=1000, page_token=token)
         runs, token = [*runs, *page], page.token
         if not token:
             return runs

@@ -423,13 +423,21 @@ def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Call
     assert dyformer("ingest", *log, "--window", "1d", "--time-unit", "s")[0] == 0
 
 
-def test_drop_needs_a_confirmation(dyformer: Callable[..., Outcome], used_store: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("options", "names"), [((), False), (("--everything",), True)])
+def test_drop_needs_a_confirmation(
+    options: tuple[str, ...],
+    names: bool,  # noqa: FBT001
+    dyformer: Callable[..., Outcome],
+    used_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     os.environ["DYFORMER_STORAGE"] = str(used_store)
     before = contents(used_store)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    code, output, errors = dyformer("drop", "mylog")
+    code, output, errors = dyformer("drop", "mylog", *options)
     assert code == 1
     assert "mylog" in output
+    assert ("MLflow" in output) == names
     assert "Aborted" in errors
     assert contents(used_store) == before
 

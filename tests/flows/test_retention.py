@@ -1,18 +1,34 @@
-"""Old versions go from every dataset, whatever is wrong with another one."""
+"""Old versions go from every dataset, whatever is wrong with another one; a dataset goes with all that has its rows."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from dyformer import InvalidInput
 from flows.reconcile import reconcile
+from flows.tasks.retention import dropped
 from storage.artifacts.artifact import MANIFEST, Lineage, write_artifact
 from storage.bytes import files
 from storage.champions import PUBLICATION_SCHEMA, PUBLICATIONS
+from storage.events.table import DatasetNotIngested
 from storage.layout import Layout
+from storage.locks import DatasetInUse
+from storage.tracking.runs import open_tracker
 
 SETTINGS = "0" * 12
+HOLDER = """
+import sys
+from storage.layout import Layout
+from storage.locks import in_use
+
+with in_use(Layout(sys.argv[1], sys.argv[2]), "mine").read_lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -57,3 +73,77 @@ def test_a_damaged_dataset_is_reported_and_the_others_are_pruned(
         for name in ("broken", "lost", "sound")
     }
     assert left == {"broken": 9, "lost": 9, "sound": 7}
+
+
+def tracked(layout: Layout, dataset: str) -> Path:
+    """Track two runs of a dataset, one of them hidden since, and register a model; returns the folder of the files."""
+    tracker = open_tracker(layout)
+    for number in range(2):
+        with tracker.run(dataset=dataset, name=str(number), tags={"stage": "benchmark"}) as run:
+            run.table("forecasts.csv", pl.DataFrame({"id": ["anna"]}))
+    tracker.client().delete_run(run.run_id)
+    tracker.client().create_registered_model(f"dyformer-{dataset}")
+    return Path(layout.root, "mlflow", f"dyformer-{dataset}")
+
+
+def with_raw_files(layout: Layout, dataset: str) -> list[Path]:
+    paths = [Path(layout.raw(dataset), "log.csv"), Path(layout.received(dataset), "open-1.jsonl")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("anna")
+    return paths
+
+
+def left_of(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("was_dropped", [False, True], ids=["stored", "dropped before"])
+def test_everything_that_has_rows_of_a_dataset_goes_and_another_stays(layout: Layout, *, was_dropped: bool) -> None:
+    for dataset in ("gone", "stays"):
+        publish(layout, dataset, 1)
+    files_of = {dataset: tracked(layout, dataset) for dataset in ("gone", "stays")}
+    raw = with_raw_files(layout, "gone") + with_raw_files(layout, "stays")
+    assert len(left_of(files_of["gone"])) == 2
+    if was_dropped:
+        [line] = dropped("gone")
+        assert line.startswith("removed the events, artifacts, checkpoints and champion of gone from")
+        assert len(left_of(files_of["gone"])) == 2
+    lines = dropped("gone", everything=True)
+    done = [line.partition(" of gone")[0].removeprefix("removed the ") for line in lines]
+    from_store = [] if was_dropped else ["events, artifacts, checkpoints and champion"]
+    assert done == ["model and 1 run", "files and the received events", *from_store]
+    assert [path.exists() for path in raw] == [False, False, True, True]
+    assert left_of(files_of["gone"]) == []
+    assert len(left_of(files_of["stays"])) == 2
+    assert not list(files.find(layout.root, "dataset=gone"))
+    client = open_tracker(layout).client()
+    assert [model.name for model in client.search_registered_models()] == ["dyformer-stays"]
+    with pytest.raises(DatasetNotIngested, match=r"'gone'.*it has: stays"):
+        dropped("gone", everything=True)
+    tracked(layout, "gone")  # the name is free again
+
+
+def test_nothing_goes_while_mlflow_cannot_be_reached_or_a_process_uses_the_dataset(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(layout, "mine", 1)
+    raw = with_raw_files(layout, "mine")
+    stored = left_of(Path(layout.root))
+    command = [sys.executable, "-c", HOLDER, layout.root, layout.state]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(DatasetInUse, match="drop it after that process has ended"):
+            dropped("mine", everything=True)
+        holder.kill()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(
+        InvalidInput, match="cannot remove the runs of mine, so that the store was not touched"
+    ) as error:
+        dropped("mine", everything=True)
+    assert "secret" not in str(error.value)
+    assert set(stored) <= set(left_of(Path(layout.root)))
+    dropped("mine")
+    assert all(path.exists() for path in raw)
