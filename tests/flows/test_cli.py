@@ -426,7 +426,7 @@ def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Call
 @pytest.mark.parametrize(("options", "names"), [((), False), (("--everything",), True)])
 def test_drop_needs_a_confirmation(
     options: tuple[str, ...],
-    names: bool,  # noqa: FBT001
+    names: bool,
     dyformer: Callable[..., Outcome],
     used_store: Path,
     monkeypatch: pytest.MonkeyPatch,

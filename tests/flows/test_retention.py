@@ -77,11 +77,12 @@ def test_a_damaged_dataset_is_reported_and_the_others_are_pruned(
 
 def tracked(layout: Layout, dataset: str) -> Path:
     """Track two runs of a dataset, one of them hidden since, and register a model; returns the folder of the files."""
-    tracker = open_tracker(layout)
+    tracker, run_ids = open_tracker(layout), []
     for number in range(2):
         with tracker.run(dataset=dataset, name=str(number), tags={"stage": "benchmark"}) as run:
             run.table("forecasts.csv", pl.DataFrame({"id": ["anna"]}))
-    tracker.client().delete_run(run.run_id)
+            run_ids.append(run.run_id)
+    tracker.client().delete_run(run_ids[-1])
     tracker.client().create_registered_model(f"dyformer-{dataset}")
     return Path(layout.root, "mlflow", f"dyformer-{dataset}")
 
