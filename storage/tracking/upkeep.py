@@ -86,12 +86,10 @@ def remove_runs(tracker: Tracker, dataset: str) -> int:
         client.delete_registered_model(name)
     experiment = client.get_experiment_by_name(name)
     runs = [] if experiment is None else _pages(client, experiment.experiment_id, "", ALL)
-    active = [run.info.run_id for run in runs if run.info.lifecycle_stage == "active"]
     for run in runs:
         _remove_files(run.info.artifact_uri, tracker.uri)
-        if run.info.run_id in active:
-            client.delete_run(run.info.run_id)
-    return len(active)
+        client.delete_run(run.info.run_id)  # hidden ones stay hidden
+    return sum(run.info.lifecycle_stage == "active" for run in runs)
 
 
 def _runs(client: Any, experiment: str, stage: str) -> list[Any]:

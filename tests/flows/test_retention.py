@@ -129,7 +129,7 @@ def test_nothing_goes_while_mlflow_cannot_be_reached_or_a_process_uses_the_datas
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(layout, "mine", 1)
-    raw = with_raw_files(layout, "mine")
+    raw, runs = with_raw_files(layout, "mine"), tracked(layout, "mine")
     stored = left_of(Path(layout.root))
     command = [sys.executable, "-c", HOLDER, layout.root, layout.state]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -137,6 +137,7 @@ def test_nothing_goes_while_mlflow_cannot_be_reached_or_a_process_uses_the_datas
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(DatasetInUse, match="drop it after that process has ended"):
             dropped("mine", everything=True)
+        assert len(left_of(runs)) == 2
         holder.kill()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -16,7 +16,7 @@ from storage.events.declarations import declare
 from storage.events.table import DatasetNotIngested, check_dataset
 from storage.layout import Layout
 from storage.locks import DatasetInUse
-from storage.removal import drop_dataset, remove_dropped
+from storage.removal import drop_dataset, remove_dropped, remove_raw
 from storage.verification import dataset_of, faults, repaired
 
 KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}
@@ -62,6 +62,17 @@ def test_only_the_raw_files_of_a_dropped_dataset_are_left(layout: Layout):
     assert addresses(layout) == sorted([*others, "1_raw/dataset=one/log.csv"])
     with pytest.raises(DatasetNotIngested, match=r"'one'.*it has: one-more"):
         check_dataset(layout, "one")
+
+
+def test_raw_files_and_received_events_go_where_they_are_asked_to(layout: Layout):
+    """Those of a server lie in the store if that is local, else on its machine."""
+    received = f"{layout.received('one')}/open-1.jsonl"
+    files.write_bytes(received, b"events")
+    others = [address for address in addresses(layout) if "1_raw/dataset=one/" not in address]
+    assert remove_raw(layout, "one")
+    assert addresses(layout) == others
+    assert not Path(received).exists()
+    assert not remove_raw(layout, "one")
 
 
 def test_a_dataset_in_use_is_not_dropped(layout: Layout):
