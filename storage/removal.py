@@ -44,15 +44,11 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
 
 
 def remove_raw(layout: Layout, dataset: str) -> bool:
-    """Remove the fetched files of a dataset, and the events of it that a server received; return whether any was there.
-
-    Raises DatasetInUse as `drop_dataset` does.
-    """
+    """Remove the fetched files of a dataset and the events that a server received; return whether there was any."""
     folders = [layout.received(dataset), layout.raw(dataset)]
-    with not_in_use(layout, dataset, "drop"):
-        were_there = any([*files.find(folder)] for folder in folders)
-        for folder in folders:
-            files.remove_folder(folder)
+    were_there = any([*files.find(folder)] for folder in folders)
+    for folder in folders:
+        files.remove_folder(folder)
     return were_there
 
 

@@ -43,12 +43,15 @@ def dropped(dataset: str, *, everything: bool = False) -> list[str]:
     """
     from storage.events.table import DatasetNotIngested
     from storage.layout import Layout
+    from storage.locks import not_in_use
     from storage.removal import drop_dataset, remove_raw
 
-    layout = Layout.from_environment()
-    lines = _removed_runs(layout, dataset) if everything else []
-    if everything and remove_raw(layout, dataset):
-        lines.append(f"removed the files and the received events of {dataset} in 1_raw")
+    layout, lines = Layout.from_environment(), []
+    if everything:
+        with not_in_use(layout, dataset, "drop"):
+            lines += _removed_runs(layout, dataset)
+            if remove_raw(layout, dataset):
+                lines.append(f"removed the files and the received events of {dataset} in 1_raw")
     with suppress(DatasetNotIngested) if lines else nullcontext():
         drop_dataset(layout, dataset)
         lines.append(f"removed the events, artifacts, checkpoints and champion of {dataset} from {layout.root}")
@@ -56,23 +59,21 @@ def dropped(dataset: str, *, everything: bool = False) -> list[str]:
 
 
 def _removed_runs(layout: "Layout", dataset: str) -> list[str]:
-    """Remove the runs and models of a dataset from MLflow while no process uses it; return what was done."""
+    """Remove the runs and models of a dataset from MLflow; return what was done."""
     from dyformer import InvalidInput
     from dyformer.logs.counts import counted
-    from storage.locks import not_in_use
     from storage.tracking.addresses import without_password
     from storage.tracking.mlflow_client import failures, reason
     from storage.tracking.runs import open_tracker
     from storage.tracking.upkeep import remove_runs
 
-    with not_in_use(layout, dataset, "drop"):
-        try:
-            num_runs = remove_runs(open_tracker(layout), dataset)
-        except failures() as error:
-            raise InvalidInput(
-                f"MLflow at {without_password(layout.tracking_uri)} cannot remove the runs of {dataset}, so that the"
-                f" store was not touched: {reason(error)}; repeat the command once MLflow can be reached"
-            ) from error
+    try:
+        num_runs = remove_runs(open_tracker(layout), dataset)
+    except failures() as error:
+        raise InvalidInput(
+            f"MLflow at {without_password(layout.tracking_uri)} cannot remove the runs of {dataset}, so that the store"
+            f" was not touched: {reason(error)}; repeat the command once MLflow can be reached"
+        ) from error
     return [f"removed the model and {counted(num_runs, 'run')} of {dataset} from MLflow"] if num_runs else []
 
 
