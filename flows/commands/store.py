@@ -62,10 +62,10 @@ def drop(
             f"Remove the events, artifacts, checkpoints and champion of {dataset} from {layout.root}{more}?", abort=True
         )
     lines = dropped(dataset, everything=everything)
-    kept = "" if everything else "runs and models in MLflow and files in 1_raw were kept (`--everything`); "
+    staying = "" if everything else "runs and models in MLflow and files in 1_raw were kept (`--everything`); "
     print(
         *lines,
-        f"{kept}a schedule stays, and would ingest it again (`dyformer schedule {dataset} --remove`)",
+        f"{staying}a schedule stays, and would ingest it again (`dyformer schedule {dataset} --remove`)",
         sep="\n",
     )
 

@@ -64,7 +64,7 @@ def test_only_the_raw_files_of_a_dropped_dataset_are_left(layout: Layout):
         check_dataset(layout, "one")
 
 
-def test_raw_files_and_received_events_go_where_they_are_asked_to(layout: Layout):
+def test_raw_files_and_received_events_are_removed_if_that_is_wanted(layout: Layout):
     """Those of a server lie in the store if that is local, else on its machine."""
     received = f"{layout.received('one')}/open-1.jsonl"
     files.write_bytes(received, b"events")
