@@ -9,8 +9,8 @@ T steps    L links of a step, source < target    N nodes    D width of a vector 
 | new_nodes | fraction of the active nodes that no earlier step has |
 | repeats | fraction of the links that repeat an earlier one |
 | busiest_nodes | fraction of the links' ends at the busiest hundredth of the active nodes |
-| probabilities | distance of the published probabilities from those published for a step before (Kolmogorov-Smirnov) |
-| vectors | mean cosine distance of the nodes' vectors from those published for a step before, after a rotation |
+| probabilities | distance of the published probabilities from those published before (Kolmogorov-Smirnov) |
+| vectors | mean cosine distance of the nodes' vectors from those published before, after a rotation |
 | calibration | logarithm of the sum of the published probabilities over the links that came |
 """
 
@@ -79,15 +79,17 @@ def step_periods(graph: DynamicGraph) -> dict[int, int]:
     }
 
 
-def compared_steps(step_P: Sequence[int], period: int) -> list[tuple[int, int]]:
-    """Pair the newest steps with a publication, in ascending order, each with the one of these before it.
+def compared_steps(step_P: Sequence[int], period: int) -> list[tuple[tuple[int, ...], int]]:
+    """Give the newest of the steps with a publication, each with the earlier ones that it is compared with.
 
-    Where links recur after a `period`, it is the one a period before, if there is such a publication: from a Friday to
-    a Saturday, probabilities move every week.
+    That is the one before, and where links recur after a `period`, also the one a period before; a step without the
+    latter is left out then. The smallest distance counts: from a Friday to a Saturday probabilities move every week,
+    and from one Saturday to the next they move with each lasting change, which the Sunday has seen already.
     """
+    pairs = list(pairwise(step_P))[-NUM_SHIFTS:]
     if period == NO_SEASON:
-        return list(pairwise(step_P[-NUM_SHIFTS - 1 :]))
-    return [(step - period, step) for step in step_P[-NUM_SHIFTS:] if step - period in step_P]
+        return [((before,), step) for before, step in pairs]
+    return [((before, step - period), step) for before, step in pairs if step - period in step_P]
 
 
 def probability_shift(earlier_P: NDArray[np.floating], later_P: NDArray[np.floating]) -> float:
@@ -155,10 +157,14 @@ def with_deviations(values: pl.DataFrame, periods: Mapping[int, int] = NO_PERIOD
 
 
 def alarms_of(drift: pl.DataFrame, step: int, config: DriftConfig) -> list[str]:
-    """Write, of a step's rows of DRIFT_SCHEMA, those that raise an alarm by the settings, as words."""
+    """Write, of a step's rows of DRIFT_SCHEMA, those that raise an alarm by the settings, as words.
+
+    A distance that is smaller than usual raises none.
+    """
     if config.alarm_at is None:
         return []
-    rows = drift.filter(pl.col("step") == step, pl.col("deviation").abs() >= config.alarm_at)
+    size = pl.when(pl.col("metric").is_in(DISTANCES)).then("deviation").otherwise(pl.col("deviation").abs())
+    rows = drift.filter(pl.col("step") == step, size >= config.alarm_at)
     return list(map(drift_text, rows.iter_rows(named=True)))
 
 

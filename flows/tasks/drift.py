@@ -131,7 +131,8 @@ def _published_values(opened: Snapshots, period: int) -> pl.DataFrame:
     in_time = known_edges.filter(~pl.col("late").fill_null(value=False))
     newest = in_time.unique("start_time", keep="last", maintain_order=True).sort("start_time")
     by_step = {row["step"]: row for row in newest.to_dicts()}
-    rows = list(_shifts(opened, [(by_step[a], by_step[b]) for a, b in compared_steps(list(by_step), period)]))
+    compared = compared_steps(list(by_step), period)
+    rows = list(_shifts(opened, [([by_step[step] for step in steps], by_step[now]) for steps, now in compared]))
     for row in complete_rows(known_edges).to_dicts():
         value = calibration(row["num_pairs"], row["probability"], row["num_came"])
         rows.append((row["step"], "calibration", value))
@@ -149,25 +150,31 @@ def _known(opened: Snapshots) -> pl.DataFrame:
 
 
 def _shifts(
-    opened: Snapshots, compared: Sequence[tuple[dict[str, Any], dict[str, Any]]]
+    opened: Snapshots, compared: Sequence[tuple[list[dict[str, Any]], dict[str, Any]]]
 ) -> Iterator[tuple[int, str, float]]:
-    """Compare each second publication with its first one; those that were removed from the store are left out."""
-    for before, now in compared:
+    """Give the smallest distances of publications from earlier ones; those removed from the store are left out."""
+    for earlier, now in compared:
         with suppress(ArtifactMissing):
-            earlier, later = (_read(opened, row["forecasts"], "forecasts") for row in (before, now))
-            yield (
-                now["step"],
-                "probabilities",
-                probability_shift(*(t["probability"].to_numpy() for t in (earlier, later))),
-            )
-            if before["vectors"] and now["vectors"] and before["vectors"] != now["vectors"]:
-                text = pl.col("id").cast(pl.String)  # numbers become texts where a log gets its first id of letters
-                earlier, later = (_read(opened, row["vectors"], "vectors").with_columns(text) for row in (before, now))
-                both = earlier.join(later, on=ID, suffix="_later").select("vector", "vector_later")
-                both = both.filter(pl.col("vector").list.len() == pl.col("vector_later").list.len())  # of equal models
-                if both.is_empty():
-                    continue
-                yield now["step"], "vectors", vector_shift(*(np.array(both[name].to_list()) for name in both.columns))
+            yield now["step"], "probabilities", min(_probability_shift(opened, before, now) for before in earlier)
+            shifts = [_vector_shift(opened, before, now) for before in earlier]
+            if known := [shift for shift in shifts if shift is not None]:
+                yield now["step"], "vectors", min(known)
+
+
+def _probability_shift(opened: Snapshots, before: dict[str, Any], now: dict[str, Any]) -> float:
+    earlier, later = (_read(opened, row["forecasts"], "forecasts")["probability"] for row in (before, now))
+    return probability_shift(earlier.to_numpy(), later.to_numpy())
+
+
+def _vector_shift(opened: Snapshots, before: dict[str, Any], now: dict[str, Any]) -> float | None:
+    """Give the distance of two publications' vectors, None if they have not both, the same, or of no common width."""
+    if not (before["vectors"] and now["vectors"]) or before["vectors"] == now["vectors"]:
+        return None
+    text = pl.col("id").cast(pl.String)  # numbers become texts where a log gets its first id of letters
+    earlier, later = (_read(opened, row["vectors"], "vectors").with_columns(text) for row in (before, now))
+    both = earlier.join(later, on=ID, suffix="_later").select("vector", "vector_later")
+    both = both.filter(pl.col("vector").list.len() == pl.col("vector_later").list.len())  # of equal models
+    return None if both.is_empty() else vector_shift(*(np.array(both[name].to_list()) for name in both.columns))
 
 
 def _read(opened: Snapshots, address: str, name: str) -> pl.DataFrame:

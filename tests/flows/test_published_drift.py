@@ -61,41 +61,56 @@ def test_publications_that_can_be_compared_are(
     monkeypatch: pytest.MonkeyPatch, before: tuple, now: tuple, expected: dict[str, float]
 ):
     monkeypatch.setattr(drift, "_read", stored)
-    found = list(drift._shifts(None, [(publication(5, *before), publication(6, *now))]))  # pyright: ignore
+    found = list(drift._shifts(None, [([publication(5, *before)], publication(6, *now))]))  # pyright: ignore
     assert {step for step, _, _ in found} <= {6}
     assert {metric: value for _, metric, value in found} == pytest.approx(expected)
 
 
-def test_where_days_of_a_week_recur_publications_are_compared_with_those_a_week_before():
+def test_the_smallest_distance_counts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drift, "_read", stored)
+    earlier = [publication(5, "f1", "v1"), publication(1, "f2", None)]
+    found = list(drift._shifts(None, [(earlier, publication(6, "f2", "v2"))]))  # pyright: ignore
+    assert found == [(6, "probabilities", 0.0), (6, "vectors", pytest.approx(0.0))]
+
+
+def test_where_days_of_a_week_recur_publications_are_also_compared_with_those_a_week_before():
     """Step 21 was not published, and from step 30 on the newest seven are compared."""
     steps = [*range(20, 21), *range(22, 31)]
-    assert compared_steps(steps, 7) == [(step - 7, step) for step in range(27, 31) if step != 28]
-    assert compared_steps(steps, 1) == [(step - 1, step) for step in range(24, 31)]
-    assert compared_steps(steps[:3], 1) == [(20, 22), (22, 23)]
-    assert compared_steps(range(40), 7) == [(step - 7, step) for step in range(33, 40)]
+    assert compared_steps(steps, 7) == [((step - 1, step - 7), step) for step in range(27, 31) if step != 28]
+    assert compared_steps(steps, 1) == [((step - 1,), step) for step in range(24, 31)]
+    assert compared_steps(steps[:3], 1) == [((20,), 22), ((22,), 23)]
+    assert compared_steps(range(40), 7) == [((step - 1, step - 7), step) for step in range(33, 40)]
     assert compared_steps([], 7) == compared_steps([4], 1) == []
 
 
-def test_saturdays_raise_no_alarm_by_probabilities_that_are_lower_on_all_of_them():
-    """Probabilities of working days and of days off, one of them with as high ones as a working day."""
-    shift = {False: 0.02, True: 0.6}  # between days of one kind, and of two
-    days_off = {step for step in range(70) if step % 7 in (5, 6)}
+@pytest.mark.parametrize(
+    ("changed_from", "alarmed"),
+    [(None, []), (57, [57, 61, 63]), (61, [61, 63])],
+    ids=["nothing changes", "from a Tuesday on", "from a Saturday on"],
+)
+def test_weekends_raise_no_alarm_and_a_lasting_change_few(changed_from: int | None, alarmed: list[int]):
+    """The distance of two days is large if one alone is a day off, or one alone comes after a change.
 
-    def alarms(last: int, unusual: int | None = None) -> list[str]:
-        off = days_off - {unusual}
-        pairs = compared_steps(range(40, last + 1), 7)
-        values = [shift[(a in off) != (b in off)] for a, b in pairs]
-        rows = pl.DataFrame({"step": [b for _, b in pairs], "metric": "probabilities", "value": values})
-        return alarms_of(with_deviations(rows, dict.fromkeys(range(70), 7)), last, DriftConfig())
+    After a change the first weekend is unlike both its Friday and the weekend before, and so is the Monday.
+    """
 
-    assert [alarms(last) for last in range(55, 69)] == [[]] * 14
-    assert len(alarms(61, unusual=61)) == 1
+    def distance(a: int, b: int) -> float:
+        is_unlike = (a % 7 > 4) != (b % 7 > 4) or (changed_from is not None and a < changed_from <= b)
+        return 0.6 if is_unlike else 0.02
+
+    def has_alarm(last: int) -> bool:
+        compared = compared_steps(range(40, last + 1), 7)
+        values = [min(distance(step, now) for step in steps) for steps, now in compared]
+        rows = pl.DataFrame({"step": [now for _, now in compared], "metric": "probabilities", "value": values})
+        return bool(alarms_of(with_deviations(rows, dict.fromkeys(range(80), 7)), last, DriftConfig()))
+
+    assert [last for last in range(52, 78) if has_alarm(last)] == alarmed
 
 
 def test_published_values_are_compared_a_period_of_the_newest_step_before(monkeypatch: pytest.MonkeyPatch):
     columns = {"late": False, "num_pairs": None, "num_came": None, "probability": None}
     rows = pl.DataFrame([{"number": step, "step": step, "start_time": step, **columns} for step in range(1, 10)])
-    compared: list[tuple[int, int]] = []
+    compared: list[tuple[list[int], int]] = []
     opened = SimpleNamespace(num_steps=9, dataset="mylog", graph=lambda until: None)
     monkeypatch.setattr(drift, "open_snapshots", lambda address: opened)
     monkeypatch.setattr(drift, "_known", lambda opened: rows.cast({"num_pairs": pl.Int64}))
@@ -103,10 +118,12 @@ def test_published_values_are_compared_a_period_of_the_newest_step_before(monkey
     monkeypatch.setattr(drift, "step_periods", lambda graph: {8: 1, 9: 7})
     monkeypatch.setattr(drift, "made", lambda *_, make, **__: make())
     monkeypatch.setattr(
-        drift, "_shifts", lambda opened, pairs: compared.extend((a["step"], b["step"]) for a, b in pairs) or []
+        drift,
+        "_shifts",
+        lambda opened, pairs: compared.extend(([row["step"] for row in a], b["step"]) for a, b in pairs) or [],
     )
     drift.write_drift("", Experiment())
-    assert compared == [(1, 8), (2, 9)]
+    assert compared == [([7, 1], 8), ([8, 2], 9)]
 
 
 def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPatch):
@@ -120,13 +137,15 @@ def test_late_publications_are_no_part_of_the_drift(monkeypatch: pytest.MonkeyPa
         },
         schema_overrides={"num_pairs": pl.Int64},
     )
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[list[int], int]] = []
     monkeypatch.setattr(drift, "_known", lambda opened: rows)
     monkeypatch.setattr(
-        drift, "_shifts", lambda opened, pairs: seen.extend((a["number"], b["number"]) for a, b in pairs) or []
+        drift,
+        "_shifts",
+        lambda opened, pairs: seen.extend(([row["number"] for row in a], b["number"]) for a, b in pairs) or [],
     )
     assert drift._published_values(None, 1).is_empty()  # pyright: ignore
-    assert seen == [(1, 2)]
+    assert seen == [([1], 2)]
 
 
 def test_publications_of_windows_that_were_replaced_have_the_present_numbers(monkeypatch: pytest.MonkeyPatch):
