@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,11 +23,12 @@ READ_STEPS = 5  # steps before the newest ones whose models and evaluations a ru
 YOUNG_SECONDS = 86_400.0  # a version that was written to since is left, because a run may still read it
 
 
-def drop_dataset(layout: Layout, dataset: str) -> None:
+def drop_dataset(layout: Layout, dataset: str, before: Callable[[], None] = lambda: None) -> None:
     """Remove the events, artifacts, checkpoints and champion record of a dataset; its files in `1_raw` stay.
 
     This user's copies of its rows go, too; another one removes those that no process has used for a month. The
-    events are removed last, so that a killed drop can be repeated.
+    events are removed last, so that a killed drop can be repeated. `before` is called while no process uses the
+    dataset, before anything is removed.
 
     Raises:
         DatasetNotIngested: no such dataset.
@@ -35,6 +36,7 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
     """
     check_dataset(layout, dataset)
     with not_in_use(layout, dataset, "drop"):
+        before()
         with suppress(PermissionError):  # another user's, in a state folder that several share
             files.remove_folder(layout.copies(dataset))
         for folder in layout.artifact_folders:
@@ -46,7 +48,7 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
 def remove_raw(layout: Layout, dataset: str) -> bool:
     """Remove the fetched files of a dataset and the events that a server received; return whether there was any."""
     folders = [layout.received(dataset), layout.raw(dataset)]
-    were_there = any([*files.find(folder)] for folder in folders)
+    were_there = any(files.find(folder, hidden=True) for folder in folders)
     for folder in folders:
         files.remove_folder(folder)
     return were_there

@@ -52,15 +52,20 @@ def drop(
     from flows.tasks.retention import dropped
     from storage.events.table import check_dataset
     from storage.layout import Layout
+    from storage.tracking.addresses import without_password
 
     layout = Layout.from_environment()
-    if not everything:  # of a dataset that was dropped before, the rest can be removed
-        check_dataset(layout, dataset)
-    more = ", its runs and models in MLflow, and its files and received events in 1_raw" if everything else ""
+    check_dataset(layout, dataset)
+    more = ""
+    if everything:
+        from flows.live.running import check_not_served
+
+        check_not_served(layout, dataset)
+        address = without_password(layout.tracking_uri)
+        more = f", all its runs and its model from MLflow at {address}, and its files and received events from 1_raw"
     if not yes:
-        typer.confirm(
-            f"Remove the events, artifacts, checkpoints and champion of {dataset} from {layout.root}{more}?", abort=True
-        )
+        removed = f"the events, artifacts, checkpoints and champion of {dataset}"
+        typer.confirm(f"Remove {removed} from {layout.root}{more}?", abort=True)
     lines = dropped(dataset, everything=everything)
     staying = "" if everything else "runs and models in MLflow and files in 1_raw were kept (`--everything`); "
     print(

@@ -80,6 +80,13 @@ def serve_dataset(
             file.unlink(missing_ok=True)
 
 
+def check_not_served(layout: Layout, dataset: str) -> None:
+    """Raise InvalidInput while a server of the dataset runs in this store, which would go on to take its events."""
+    if Path(layout.service).is_dir():
+        with _alone(layout, dataset):
+            pass
+
+
 def _not_ready(dataset: str, text: str) -> AbstractContextManager[object]:
     """Print that the server is not ready, and what it does meanwhile."""
     return ongoing(f"serve {dataset}: not ready ({text})", to_errors=True)

@@ -51,8 +51,12 @@ from storage.layout import Layout
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 MAX_NAMED = 5  # files in a message
 LEAST_ROWS = 20  # of a file, for a copy of another to be refused
-MISSING = ("null", "none", "nan", "na", "n/a", "nil", "undefined", "\\n", "<na>", "(null)")
-"""What programs write where an id is missing, in lower case."""
+MISSING_NAMES = ("null", "none", "nil", "na", "n/a", "#n/a", "<na>", "(null)", "undefined", "unknown")
+MISSING = [
+    *(write(name) for name in MISSING_NAMES for write in (str.lower, str.upper, str.capitalize)),
+    *("nan", "NaN", "NAN", "NaT", "\\N", "-", "?"),
+]
+"""What programs write where an id is missing."""
 
 
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
@@ -244,8 +248,8 @@ def _num_missing(result: ReadResult | SpilledRows, end: str) -> dict[str, int]:
     ids = result.events[end]
     if ids.dtype.is_integer():
         return {}
-    num_rows = ids.value_counts(name="num_rows").with_columns(pl.col(end).cast(pl.String))
-    return dict(num_rows.filter(pl.col(end).str.to_lowercase().is_in(MISSING)).rows())
+    found = ids.filter(ids.is_in(MISSING)).cast(pl.String)
+    return dict(found.value_counts(name="num_rows").rows())
 
 
 def check_lateness(text: str | None, time_unit: TimeUnit | None) -> None:

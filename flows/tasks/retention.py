@@ -1,6 +1,5 @@
 """Old versions of datasets, and whole datasets -> removed from the store and from MLflow."""
 
-from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,48 +32,52 @@ def pruned(dataset: str, keep: int = KEEP) -> list[str]:
 def dropped(dataset: str, *, everything: bool = False) -> list[str]:
     """Remove a dataset from the store, and with `everything` whatever else has its rows or ids; return what was done.
 
-    That are its runs and models in MLflow, fetched files, and events that a server received. They go first, and also
-    where the store has the dataset no more.
+    That are its runs and model in MLflow, fetched files, and events that a server received. They go first, so that a
+    call that fails can be repeated.
 
     Raises:
-        DatasetNotIngested: there is nothing to remove.
+        DatasetNotIngested: no such dataset.
         DatasetInUse: a process of this machine ingests it or trains on it.
-        InvalidInput: MLflow cannot be reached; a repeated call goes on.
+        InvalidInput: MLflow cannot remove the runs.
     """
-    from storage.events.table import DatasetNotIngested
     from storage.layout import Layout
-    from storage.locks import not_in_use
     from storage.removal import drop_dataset, remove_raw
 
     layout, lines = Layout.from_environment(), []
-    if everything:
-        with not_in_use(layout, dataset, "drop"):
-            lines += _removed_runs(layout, dataset)
-            if remove_raw(layout, dataset):
-                lines.append(f"removed the files and the received events of {dataset} in 1_raw")
-    with suppress(DatasetNotIngested) if lines else nullcontext():
-        drop_dataset(layout, dataset)
-        lines.append(f"removed the events, artifacts, checkpoints and champion of {dataset} from {layout.root}")
-    return lines
+
+    def remove_others() -> None:
+        lines.extend(_removed_runs(layout, dataset))
+        if remove_raw(layout, dataset):
+            lines.append(f"removed the files and the received events of {dataset} in 1_raw")
+
+    drop_dataset(layout, dataset, remove_others if everything else lambda: None)
+    return [*lines, f"removed the events, artifacts, checkpoints and champion of {dataset} from {layout.root}"]
 
 
 def _removed_runs(layout: "Layout", dataset: str) -> list[str]:
-    """Remove the runs and models of a dataset from MLflow; return what was done."""
+    """Remove the runs and the model of a dataset from MLflow; return what was done."""
     from dyformer import InvalidInput
     from dyformer.logs.counts import counted
     from storage.tracking.addresses import without_password
-    from storage.tracking.mlflow_client import failures, reason
+    from storage.tracking.mlflow_client import database_of, failures, reason
     from storage.tracking.runs import open_tracker
     from storage.tracking.upkeep import remove_runs
 
+    tracker, address = open_tracker(layout), without_password(layout.tracking_uri)
+    database = database_of(tracker.uri)
+    if database is not None and not database.exists():
+        return []
     try:
-        num_runs = remove_runs(open_tracker(layout), dataset)
+        num_runs, has_model = remove_runs(tracker, dataset)
+    except InvalidInput:
+        raise
     except failures() as error:
         raise InvalidInput(
-            f"MLflow at {without_password(layout.tracking_uri)} cannot remove the runs of {dataset}, so that the store"
-            f" was not touched: {reason(error)}; repeat the command once MLflow can be reached"
+            f"MLflow at {address} cannot remove the runs of {dataset}, so that the store was not touched:"
+            f" {reason(error)}; repeat the command once it can"
         ) from error
-    return [f"removed the model and {counted(num_runs, 'run')} of {dataset} from MLflow"] if num_runs else []
+    removed = [f"{counted(num_runs, 'run')}"] * bool(num_runs) + ["the registered model"] * has_model
+    return [f"removed {' and '.join(removed)} of {dataset} from MLflow at {address}"] if removed else []
 
 
 def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:

@@ -43,7 +43,7 @@ SAMPLED = "SELECT source, target, time FROM {table} WHERE hash(line) % {every} =
 NUM_EVENTS = "SELECT count(*) FROM {table}"
 TIME_RANGE = "SELECT min(time), max(time) FROM {table}"
 TIMES = "SELECT time FROM {table}"
-WITH_ID = "SELECT {end}, count(*) FROM {table} WHERE lower({end}) IN (SELECT unnest(?)) GROUP BY ALL ORDER BY ALL"
+WITH_ID = "SELECT {end}, count(*) FROM {table} WHERE {end} IN (SELECT unnest(?)) GROUP BY ALL"
 NOT_KNOWN = """
 CREATE OR REPLACE TABLE {table}_new AS SELECT * FROM {table} e WHERE NOT EXISTS (
     SELECT 1 FROM known k WHERE k.source = e.source AND k.target = e.target AND k.time = e.time
@@ -104,7 +104,7 @@ class SpilledRows:
         return self.connection.sql(SAMPLED.format(table=self.table, every=every)).pl()
 
     def num_with(self, end: str, ids: Sequence[str]) -> dict[str, int]:
-        """Count the events with an end that is one of some texts in lower case, by the text as it is written."""
+        """Count the events with an end that is one of some texts, by the text."""
         return dict(self.connection.execute(WITH_ID.format(end=end, table=self.table), [ids]).fetchall())
 
     @property

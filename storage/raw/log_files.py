@@ -107,31 +107,37 @@ def _local(path: Path) -> list[str]:
     if path.is_file():
         return [str(path)]
     if path.is_dir():
-        return [
-            str(file) for file in sorted(path.rglob("*")) if _is_data(file.relative_to(path)) and _is_file(file, path)
-        ]
+        below = [each for each in sorted(path.rglob("*")) if _is_data(each.relative_to(path))]
+        _check_folders(below, path)
+        return [str(each) for each in below if _is_file(each)]
     folder = next(parent for parent in path.parents if parent.is_dir())  # the marks in its name are no pattern
     pattern = path.relative_to(folder)
+    if "**" in pattern.parts:
+        _check_folders([each for each in folder.rglob("*") if not _has_hidden(each.relative_to(folder))], folder)
     matches = [match for match in folder.glob(str(pattern)) if _is_named(match.relative_to(folder), pattern)]
-    return sorted(str(match) for match in matches if _is_file(match, folder))
+    return sorted(str(match) for match in matches if _is_file(match))
 
 
-def _is_file(path: Path, folder: Path) -> bool:
-    """Whether a path is a file; raises LogNotFound for a link whose rows would be missed without a word.
-
-    It leads to nothing, or to a folder outside of `folder`, whose files are not found there.
-    """
-    if path.is_symlink() and not path.is_file():
-        target = Path(os.path.realpath(path))
-        if not target.is_dir():
-            raise LogNotFound(
-                f"{path} is a link to {str(target)!r}, which is no file: bring it back, or remove the link"
-            )
-        if not target.is_relative_to(os.path.realpath(folder)):
-            raise LogNotFound(
-                f"{path} is a link to the folder {str(target)!r}: name that one instead, or remove the link"
-            )
+def _is_file(path: Path) -> bool:
+    """Whether a path is a file; raises LogNotFound for a link to nothing, whose rows would be missed without a word."""
+    if path.is_symlink() and not path.exists():
+        raise LogNotFound(
+            f"{path} is a link to {str(path.readlink())!r}, which is not there: bring it back, or remove the link"
+        )
     return path.is_file()
+
+
+def _check_folders(paths: Sequence[Path], top: Path) -> None:
+    """Raise LogNotFound for a link to a folder whose files are not found below `top` under its own name."""
+    top = Path(os.path.realpath(top))
+    for path in paths:
+        if path.is_symlink() and path.is_dir():
+            target = Path(os.path.realpath(path))
+            if not target.is_relative_to(top) or _has_hidden(target.relative_to(top)):
+                raise LogNotFound(
+                    f"{path} is a link to the folder {str(target)!r}, whose files are not read there: remove the link,"
+                    " and name that folder, too"
+                )
 
 
 def _remote(spec: str) -> list[str]:

@@ -296,13 +296,17 @@ def _known_points(
 
 def send_files(client: "MlflowClient", run_id: str, files: Path, path: str | None) -> None:
     """Upload a folder into a folder of the run. Raises NeedsServer, if the files go through one and there is none."""
-    address = str(client.get_run(run_id).info.artifact_uri)
+    check_server(client, run_id, str(client.get_run(run_id).info.artifact_uri))
+    client.log_artifacts(run_id, str(files), path)
+
+
+def check_server(client: "MlflowClient", run_id: str, address: str) -> None:
+    """Raise NeedsServer if the files of a run go through a server, and there is none."""
     if address.startswith("mlflow-artifacts:") and not client.tracking_uri.startswith("http"):
         raise NeedsServer(
             f"the files of run {run_id} go through a server to {address}, and {without_password(client.tracking_uri)} "
             "is none: start `dyformer up`, which sends what waits"
         )
-    client.log_artifacts(run_id, str(files), path)
 
 
 def send_dataset(client: "MlflowClient", run_id: str, described: Mapping[str, Any]) -> None:
@@ -348,7 +352,7 @@ def follow_store(layout: Layout) -> None:
     """Replace the folder of files that the experiments of the store's own database have by the one of this store.
 
     Experiments of others stay as they are, and so do ours whose files do not lie in a folder of this machine named as
-    ours, such as those made through a server. A database beside the store (DYFORMER_STATE) may be of several stores.
+    ours, such as those that a server alone can read. A database beside the store (DYFORMER_STATE) may be of several.
     """
     database, artifact_root = database_of(layout.tracking_database), layout.tracking_artifacts
     if layout.state != layout.root or database is None or not database.exists():
@@ -365,8 +369,11 @@ def follow_store(layout: Layout) -> None:
 
 
 def _other_roots(connection: sqlite3.Connection, artifact_root: str) -> set[str]:
-    rows = connection.execute("select name, artifact_location from experiments").fetchall()
+    """Find the folders of files of a store that this one is a copy of: a server names an experiment's by its number."""
+    rows = connection.execute("select name, experiment_id, artifact_location from experiments").fetchall()
     ending = f"/{Path(artifact_root).name}"
-    ours = [(name, location) for name, location in rows if name.startswith(PREFIX)]
-    roots = {location.removesuffix(f"/{name}") for name, location in ours if location.endswith(f"{ending}/{name}")}
+    folders = [
+        (folder, location) for name, number, location in rows if name.startswith(PREFIX) for folder in (name, number)
+    ]
+    roots = {place.removesuffix(f"/{folder}") for folder, place in folders if place.endswith(f"{ending}/{folder}")}
     return {root for root in roots if root.startswith("/") and root.endswith(ending)} - {artifact_root}

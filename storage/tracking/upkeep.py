@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from storage.tracking.mlflow_client import PREFIX
+from dyformer import InvalidInput
+from storage.tracking.mlflow_client import PREFIX, check_server
 from storage.tracking.runs import Tracker, experiment_name
 
 FLOW_RUN = "prefect.flow_run_id"  # the tag of a run that a flow tracks
@@ -70,26 +72,44 @@ def prune_runs(tracker: Tracker, dataset: str, keep: int) -> int:
         for version in versions:
             if version.run_id == run.info.run_id:
                 client.delete_model_version(name, version.version)
-        _remove_files(run.info.artifact_uri, tracker.uri)
+        if not _is_elsewhere(run.info.artifact_uri, tracker):  # as those of a store that this one is a copy of
+            _remove_files(run.info.artifact_uri, tracker.uri)
         client.set_tag(run.info.run_id, PRUNED, "true")
     return len(old)
 
 
-def remove_runs(tracker: Tracker, dataset: str) -> int:
-    """Remove all runs of a dataset with their files, and its registered model; return the number of runs.
+def remove_runs(tracker: Tracker, dataset: str) -> tuple[int, bool]:
+    """Remove all runs of a dataset with their files, and its model; return their number, and whether there was one.
 
     MLflow hides a removed run. Its database has the run's settings and metrics until `mlflow gc`; these name no node.
-    Raises an error of `failures()` if MLflow is unreachable; what is left then is removed by another call.
+
+    Raises:
+        InvalidInput: files lie outside of the store, or can be removed through a server alone; nothing was removed.
+        Exception: one of `failures()`; what is left is removed by another call.
     """
     client, name = tracker.client(), experiment_name(dataset)
-    if client.search_registered_models(filter_string=f"name = '{name}'"):
-        client.delete_registered_model(name)
     experiment = client.get_experiment_by_name(name)
     runs = [] if experiment is None else _pages(client, experiment.experiment_id, "", ALL)
     for run in runs:
+        check_server(client, run.info.run_id, run.info.artifact_uri)
+        if _is_elsewhere(run.info.artifact_uri, tracker):
+            raise InvalidInput(
+                f"the files of run {run.info.run_id} lie in {run.info.artifact_uri}, outside of this store, which may"
+                " be a copy: nothing was removed"
+            )
+    for run in runs:
         _remove_files(run.info.artifact_uri, tracker.uri)
         client.delete_run(run.info.run_id)  # hidden ones stay hidden
-    return sum(run.info.lifecycle_stage == "active" for run in runs)
+    has_model = bool(client.search_registered_models(filter_string=f"name = '{name}'"))
+    if has_model:
+        client.delete_registered_model(name)
+    return sum(run.info.lifecycle_stage == "active" for run in runs), has_model
+
+
+def _is_elsewhere(uri: str, tracker: Tracker) -> bool:
+    """Whether files lie in a folder of this machine outside of those of the store, without a server that knows them."""
+    path, root = uri.removeprefix("file://"), tracker.artifact_root
+    return root is not None and path.startswith("/") and not Path(path).is_relative_to(root)
 
 
 def _runs(client: Any, experiment: str, stage: str) -> list[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from filelock import FileLock
 from own_log import own_log
 
 import flows.cli
@@ -29,6 +30,7 @@ from dyformer.experiments.settings import settings_table
 from dyformer.experiments.titles import full_title
 from flows.tasks.methods import resolved
 from flows.tasks.report import promotion_line
+from storage.bytes.files import make_folder
 
 COMMANDS = (
     "datasets",
@@ -440,6 +442,17 @@ def test_drop_needs_a_confirmation(
     assert ("MLflow" in output) == names
     assert "Aborted" in errors
     assert contents(used_store) == before
+
+
+def test_a_dataset_that_is_served_is_not_dropped_with_everything(dyformer: Callable[..., Outcome], used_store: Path):
+    os.environ["DYFORMER_STORAGE"] = str(used_store)
+    make_folder(used_store / "service")
+    with FileLock(used_store / "service" / "serve-mylog.lock"):
+        before = contents(used_store)
+        code, _, errors = dyformer("drop", "mylog", "--everything", "--yes")
+        assert contents(used_store) == before
+    assert code == 1
+    assert "`dyformer serve mylog` runs already" in errors
 
 
 def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch):

@@ -198,12 +198,12 @@ def test_an_id_that_may_stand_for_a_missing_one_is_named(
     ingest: Ingest, monkeypatch: pytest.MonkeyPatch, *, on_disk: bool
 ):
     monkeypatch.setattr(scratch_database, "is_large", lambda *_: on_disk)
-    missing = f"NULL,v1,{seconds(90)}\nnull,v2,{seconds(91)}\nNULL,v3,{seconds(92)}\nu1,N/A,{seconds(93)}\n"
+    missing = f"NULL,v1,{seconds(90)}\nnull,v2,{seconds(91)}\nNULL,v3,{seconds(92)}\nu1,#N/A,{seconds(93)}\n"
     Path("first.log").write_text(HEADER + rows(at=range(80)) + missing)
     code, output = ingest("first.log")
     assert code == 0
     named = [line.partition(";")[0] for line in output.splitlines() if "missing id" in line]
-    expected = ["'NULL' is the source of 2 rows", "'null' is the source of 1 row", "'N/A' is the target of 1 row"]
+    expected = ["'NULL' is the source of 2 rows", "'null' is the source of 1 row", "'#N/A' is the target of 1 row"]
     assert named == [f"mine: {line}" for line in expected]
     Path("second.log").write_text(HEADER + rows(at=range(94, 174)) + f"nullable,banana,{seconds(175)}\n")
     assert "missing id" not in ingest("second.log")[1]

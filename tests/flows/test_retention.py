@@ -1,5 +1,6 @@
 """Old versions go from every dataset, whatever is wrong with another one; a dataset goes with all that has its rows."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,17 +8,21 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from filelock import FileLock
 
 from dyformer import InvalidInput
+from flows.live.running import check_not_served, login_file
 from flows.reconcile import reconcile
 from flows.tasks.retention import dropped
 from storage.artifacts.artifact import MANIFEST, Lineage, write_artifact
 from storage.bytes import files
+from storage.bytes.files import make_folder
 from storage.champions import PUBLICATION_SCHEMA, PUBLICATIONS
 from storage.events.table import DatasetNotIngested
 from storage.layout import Layout
 from storage.locks import DatasetInUse
 from storage.tracking.runs import open_tracker
+from storage.tracking.upkeep import prune_runs
 
 SETTINGS = "0" * 12
 HOLDER = """
@@ -88,7 +93,7 @@ def tracked(layout: Layout, dataset: str) -> Path:
 
 
 def with_raw_files(layout: Layout, dataset: str) -> list[Path]:
-    paths = [Path(layout.raw(dataset), "log.csv"), Path(layout.received(dataset), "open-1.jsonl")]
+    paths = [Path(layout.raw(dataset), "log.csv"), Path(layout.received(dataset), ".open-1.jsonl")]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("anna")
@@ -99,21 +104,18 @@ def left_of(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("was_dropped", [False, True], ids=["stored", "dropped before"])
-def test_everything_that_has_rows_of_a_dataset_goes_and_another_stays(layout: Layout, *, was_dropped: bool) -> None:
+def test_everything_that_has_rows_of_a_dataset_goes_and_another_stays(layout: Layout) -> None:
     for dataset in ("gone", "stays"):
         publish(layout, dataset, 1)
     files_of = {dataset: tracked(layout, dataset) for dataset in ("gone", "stays")}
     raw = with_raw_files(layout, "gone") + with_raw_files(layout, "stays")
     assert len(left_of(files_of["gone"])) == 2
-    if was_dropped:
-        [line] = dropped("gone")
-        assert line.startswith("removed the events, artifacts, checkpoints and champion of gone from")
-        assert len(left_of(files_of["gone"])) == 2
     lines = dropped("gone", everything=True)
-    done = [line.partition(" of gone")[0].removeprefix("removed the ") for line in lines]
-    from_store = [] if was_dropped else ["events, artifacts, checkpoints and champion"]
-    assert done == ["model and 1 run", "files and the received events", *from_store]
+    assert [line.partition(" of gone")[0].removeprefix("removed ") for line in lines] == [
+        "1 run and the registered model",
+        "the files and the received events",
+        "the events, artifacts, checkpoints and champion",
+    ]
     assert [path.exists() for path in raw] == [False, False, True, True]
     assert left_of(files_of["gone"]) == []
     assert len(left_of(files_of["stays"])) == 2
@@ -123,6 +125,57 @@ def test_everything_that_has_rows_of_a_dataset_goes_and_another_stays(layout: La
     with pytest.raises(DatasetNotIngested, match=r"'gone'.*it has: stays"):
         dropped("gone", everything=True)
     tracked(layout, "gone")  # the name is free again
+
+
+def test_a_store_without_mlflow_gets_no_database(layout: Layout) -> None:
+    publish(layout, "mine", 1)
+    Path(layout.root, "mlflow.db").unlink()
+    [line] = dropped("mine", everything=True)
+    assert line.startswith("removed the events")
+    assert not Path(layout.root, "mlflow.db").exists()
+
+
+@pytest.mark.parametrize("folder", ["dyformer-mine", "1"], ids=["made by a run", "made by a server"])
+def test_a_copy_of_a_store_removes_its_own_files(folder: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server gives the folder of an experiment its number as a name."""
+    publish(layout, "mine", 1)
+    original = Path(layout.root)
+    client = open_tracker(layout).client()
+    assert client.create_experiment("dyformer-mine", str(original / "mlflow" / folder)) == "1"
+    files_of = {original: tracked(layout, "mine").with_name(folder)}
+    copy = original.with_name(f"{original.name}-copy")
+    shutil.copytree(original, copy)
+    files_of[copy] = copy / "mlflow" / folder
+    assert [len(left_of(path)) for path in files_of.values()] == [2, 2]
+    monkeypatch.setenv("DYFORMER_STORAGE", str(copy))
+    dropped("mine", everything=True)
+    assert [len(left_of(path)) for path in files_of.values()] == [2, 0]
+
+
+def test_files_outside_of_the_store_are_not_removed(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> None:
+    publish(layout, "mine", 1)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    open_tracker(layout).client().create_experiment("dyformer-mine", str(elsewhere))
+    tracked(layout, "mine")
+    stored = set(left_of(Path(layout.root)))
+    with pytest.raises(
+        InvalidInput, match=rf"lie in {elsewhere}/.*outside of this store, which may be a copy: nothing"
+    ):
+        dropped("mine", everything=True)
+    assert prune_runs(open_tracker(layout), "mine", 0) == 0  # of benchmarks
+    assert len(left_of(elsewhere)) == 2
+    assert stored <= set(left_of(Path(layout.root)))
+
+
+def test_runs_whose_files_only_a_server_removes_stay_until_there_is_one(layout: Layout) -> None:
+    publish(layout, "mine", 1)
+    client = open_tracker(layout).client()
+    client.create_run(client.create_experiment("dyformer-mine", "mlflow-artifacts:/1"))
+    client.create_registered_model("dyformer-mine")
+    with pytest.raises(InvalidInput, match=r"go through a server to mlflow-artifacts:/1/.*start `dyformer up`"):
+        dropped("mine", everything=True)
+    assert [model.name for model in client.search_registered_models()] == ["dyformer-mine"]
+    assert dropped("mine")
 
 
 def test_nothing_goes_while_mlflow_cannot_be_reached_or_a_process_uses_the_dataset(
@@ -149,3 +202,12 @@ def test_nothing_goes_while_mlflow_cannot_be_reached_or_a_process_uses_the_datas
     assert set(stored) <= set(left_of(Path(layout.root)))
     dropped("mine")
     assert all(path.exists() for path in raw)
+
+
+def test_what_a_running_server_serves_is_not_dropped_with_everything(layout: Layout) -> None:
+    make_folder(Path(layout.service))
+    check_not_served(layout, "mine")
+    with FileLock(login_file(layout, "mine").with_suffix(".lock")):
+        with pytest.raises(InvalidInput, match="`dyformer serve mine` runs already"):
+            check_not_served(layout, "mine")
+        check_not_served(layout, "another")

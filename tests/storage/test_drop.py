@@ -66,7 +66,7 @@ def test_only_the_raw_files_of_a_dropped_dataset_are_left(layout: Layout):
 
 def test_raw_files_and_received_events_are_removed_if_that_is_wanted(layout: Layout):
     """Those of a server lie in the store if that is local, else on its machine."""
-    received = f"{layout.received('one')}/open-1.jsonl"
+    received = f"{layout.received('one')}/.open-1.jsonl"
     files.write_bytes(received, b"events")
     others = [address for address in addresses(layout) if "1_raw/dataset=one/" not in address]
     assert remove_raw(layout, "one")

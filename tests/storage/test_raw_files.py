@@ -200,13 +200,20 @@ def test_a_link_whose_rows_would_be_missed_is_named(tmp_path):
     assert contents(str(folder)) == [b"logs/2024/b.csv", b"logs/a.csv", b"elsewhere/c.csv"]
     (elsewhere / "c.csv").rename(elsewhere / "d.csv")
     for spec in (folder, folder / "*.csv"):
-        with pytest.raises(LogNotFound, match=r"linked.csv is a link to '\S+/c.csv', which is no file: bring it back"):
+        with pytest.raises(
+            LogNotFound, match=r"linked.csv is a link to '\S+/c.csv', which is not there: bring it back"
+        ):
             find_logs(str(spec), "mylog", "")
     (folder / "linked.csv").unlink()
-    (folder / "archive").symlink_to(elsewhere)
-    with pytest.raises(LogNotFound, match=r"archive is a link to the folder '\S+/elsewhere': name that one"):
-        find_logs(str(folder), "mylog", "")
-    assert contents([str(folder / "*.csv"), str(folder / "archive")]) == [b"logs/a.csv", b"elsewhere/c.csv"]
+    (folder / ".versions").mkdir()
+    for name, target in (("archive", elsewhere), ("current", folder / ".versions")):
+        (folder / name).symlink_to(target)
+        for spec in (folder, folder / "**" / "*.csv"):
+            with pytest.raises(LogNotFound, match=rf"{name} is a link to the folder '{target}', whose files are not"):
+                find_logs(str(spec), "mylog", "")
+        assert contents(str(folder / "*")) == [b"logs/a.csv"], "as folders that are no links"
+        (folder / name).unlink()
+    assert contents([str(folder), str(elsewhere)]) == [b"logs/2024/b.csv", b"logs/a.csv", b"elsewhere/c.csv"]
 
 
 def test_the_marks_of_a_pattern_in_the_name_of_a_folder_are_those_of_its_name(tmp_path):
