@@ -69,8 +69,6 @@ def _removed_runs(layout: "Layout", dataset: str) -> list[str]:
         return []
     try:
         num_runs, has_model = remove_runs(tracker, dataset)
-    except InvalidInput:
-        raise
     except failures() as error:
         raise InvalidInput(
             f"MLflow at {address} cannot remove the runs of {dataset}, so that the store was not touched:"

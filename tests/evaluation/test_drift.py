@@ -210,3 +210,10 @@ def test_a_reader_sees_counts_and_percent_without_logarithms(metric: str, value:
     assert printed == {**row, "value": text, "usual": text, "deviation": -2.0}
     if value is not None:
         assert drift_text(row) == f"{metric} {text}, usually {text} (2.0 standard deviations below)"
+
+
+def test_a_distance_that_is_smaller_than_usual_raises_no_alarm():
+    rows = {"step": 9, "value": 0.1, "usual": 0.5, "deviation": [-10.0, -10.0, 10.0, -10.0]}
+    metrics = ["probabilities", "vectors", "vectors", "interactions"]
+    drift = pl.DataFrame({"metric": metrics, **rows}, schema_overrides=DRIFT_SCHEMA).select(DRIFT_SCHEMA.names())
+    assert [alarm.split()[0] for alarm in alarms_of(drift, 9, DriftConfig())] == ["vectors", "interactions"]

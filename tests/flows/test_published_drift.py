@@ -13,7 +13,12 @@ from flows.tasks import drift
 from storage.artifacts.artifact import ArtifactMissing
 
 SCHEMA = {"step": pl.Int64, "metric": pl.String, "value": pl.Float64}
-VECTORS = {"v1": [[1.0, 0.0], [0.0, 1.0]], "v2": [[0.0, 1.0], [1.0, 0.0]], "wide": [[1.0, 0, 0], [0, 1.0, 0]]}
+VECTORS = {
+    "v1": [[1.0, 0.0], [0.0, 1.0]],
+    "v2": [[0.0, 1.0], [1.0, 0.0]],
+    "wide": [[1.0, 0, 0], [0, 1.0, 0]],
+    "one": [[1.0, 0.0], [1.0, 0.0]],
+}
 
 
 def stored(opened: Any, address: str, name: str) -> pl.DataFrame:
@@ -68,7 +73,7 @@ def test_publications_that_can_be_compared_are(
 
 def test_the_smallest_distance_counts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(drift, "_read", stored)
-    earlier = [publication(5, "f1", "v1"), publication(1, "f2", None)]
+    earlier = [publication(5, "f1", "v1"), publication(1, "f2", "one")]
     found = list(drift._shifts(None, [(earlier, publication(6, "f2", "v2"))]))  # pyright: ignore
     assert found == [(6, "probabilities", 0.0), (6, "vectors", pytest.approx(0.0))]
 

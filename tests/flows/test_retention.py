@@ -84,7 +84,7 @@ def tracked(layout: Layout, dataset: str) -> Path:
     """Track two runs of a dataset, one of them hidden since, and register a model; returns the folder of the files."""
     tracker, run_ids = open_tracker(layout), []
     for number in range(2):
-        with tracker.run(dataset=dataset, name=str(number), tags={"stage": "benchmark"}) as run:
+        with tracker.run(dataset=dataset, name=str(number), tags={"stage": "retrain"}) as run:
             run.table("forecasts.csv", pl.DataFrame({"id": ["anna"]}))
             run_ids.append(run.run_id)
     tracker.client().delete_run(run_ids[-1])
@@ -162,7 +162,7 @@ def test_files_outside_of_the_store_are_not_removed(layout: Layout, tmp_path_fac
         InvalidInput, match=rf"lie in {elsewhere}/.*outside of this store, which may be a copy: nothing"
     ):
         dropped("mine", everything=True)
-    assert prune_runs(open_tracker(layout), "mine", 0) == 0  # of benchmarks
+    assert prune_runs(open_tracker(layout), "mine", 0) == 1
     assert len(left_of(elsewhere)) == 2
     assert stored <= set(left_of(Path(layout.root)))
 
@@ -205,6 +205,8 @@ def test_nothing_goes_while_mlflow_cannot_be_reached_or_a_process_uses_the_datas
 
 
 def test_what_a_running_server_serves_is_not_dropped_with_everything(layout: Layout) -> None:
+    check_not_served(layout, "mine")
+    assert not Path(layout.service).exists()
     make_folder(Path(layout.service))
     check_not_served(layout, "mine")
     with FileLock(login_file(layout, "mine").with_suffix(".lock")):

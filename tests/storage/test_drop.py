@@ -73,6 +73,8 @@ def test_raw_files_and_received_events_are_removed_if_that_is_wanted(layout: Lay
     assert addresses(layout) == others
     assert not Path(received).exists()
     assert not remove_raw(layout, "one")
+    files.write_bytes(received, b"events")
+    assert remove_raw(layout, "one")
 
 
 def test_a_dataset_in_use_is_not_dropped(layout: Layout):
