@@ -375,5 +375,5 @@ def _other_roots(connection: sqlite3.Connection, artifact_root: str) -> set[str]
     folders = [
         (folder, location) for name, number, location in rows if name.startswith(PREFIX) for folder in (name, number)
     ]
-    roots = {place.removesuffix(f"/{folder}") for folder, place in folders if place.endswith(f"{ending}/{folder}")}
+    roots = {where.removesuffix(f"/{folder}") for folder, where in folders if where.endswith(f"{ending}/{folder}")}
     return {root for root in roots if root.startswith("/") and root.endswith(ending)} - {artifact_root}
