@@ -237,7 +237,7 @@ def name_missing(dataset: str, results: Mapping[str, ReadResult | SpilledRows], 
         for written, num_rows in sorted(total.items()):
             show(
                 f"{dataset}: {written!r} is the {end} of {counted(num_rows, 'row')}; where it stands for a missing id,"
-                f" remove these rows from the log, because they are read as those of one node"
+                " remove these rows from the log, because they are read as those of one node"
             )
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,12 @@ class DyingClient:
 
     def search_experiments(self, max_results: int) -> None:
         self.path.write_bytes(b"")
-        with sqlite3.connect(self.path) as database:
+        with closing(sqlite3.connect(self.path)) as database:
             database.execute("create table first (id integer)")
             if not DyingClient.died:
                 DyingClient.died = True
                 raise KeyboardInterrupt
             database.execute("create table second (id integer)")
-        database.close()
 
 
 def test_a_process_that_dies_while_the_database_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
